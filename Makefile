@@ -1,0 +1,74 @@
+# One word each. `make run` and `make test` do all the set-up by themselves.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest -q
+MARK := $(VENV)/.installed
+
+.PHONY: help setup run demo test check format proto bench bench-peer crash simulation fuzz soak conformance gate pipeline clean
+help:
+	@echo "run demo test check format bench bench-peer crash simulation fuzz soak conformance pipeline proto gate clean"
+
+# The virtual environment with what running needs; quick when nothing changed.
+$(MARK)-run: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no virtual environment: install Python 3.11 with venv (Debian: apt-get install python3-venv)"; exit 1; }
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[server]'
+	@touch $@
+
+# The same with what checking and testing need.
+$(MARK)-dev: pyproject.toml $(MARK)-run
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+setup: $(MARK)-run gate
+
+# The native front, where cargo is there to build it; otherwise one line says what is missing.
+gate: $(MARK)-run
+	@if [ -f gate/build.sh ]; then bash gate/build.sh $(BIN)/python; fi
+
+run: setup
+	@exec $(BIN)/cosmodrome serve --dev $(ARGS)
+
+demo: setup
+	@$(BIN)/python examples/demo.py $(ARGS)
+
+check: $(MARK)-dev
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python proto/generate.py --check && $(PYTEST) tests/test_tidy.py
+
+test: $(MARK)-dev gate
+	@$(PYTEST) $(ARGS)
+
+format: $(MARK)-dev
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+proto: $(MARK)-dev
+	@$(BIN)/python proto/generate.py
+
+bench: $(MARK)-dev gate
+	@$(BIN)/python -m benchmarks.run $(ARGS)
+
+bench-peer: $(MARK)-dev gate
+	@$(BIN)/python -m benchmarks.peer $(ARGS)
+
+crash: $(MARK)-dev gate
+	@$(PYTEST) -m 'slow or not slow' tests/crash $(ARGS)
+
+simulation: $(MARK)-dev
+	@$(PYTEST) -m 'slow or not slow' tests/simulation $(ARGS)
+
+fuzz: $(MARK)-dev gate
+	@$(PYTEST) -m 'slow or not slow' tests/fuzz $(ARGS)
+
+soak: $(MARK)-dev gate
+	@$(PYTEST) -m slow tests/soak $(ARGS)
+
+conformance: $(MARK)-dev gate
+	@$(PYTEST) -m 'slow or not slow' tests/conformance $(ARGS)
+
+pipeline: $(MARK)-dev gate
+	@$(PYTEST) -m 'slow or not slow' tests/pipeline $(ARGS)
+
+clean:
+	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,77 @@
+"""One descriptor pool for our protocol files, and how modules fill themselves from it."""
+
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.internal import enum_type_wrapper
+from google.protobuf.message import Message
+
+if TYPE_CHECKING:
+    from google.protobuf.duration_pb2 import Duration
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+__all__ = ["POOL", "Duration", "Method", "Timestamp", "load", "methods"]
+
+
+def _filled_pool() -> descriptor_pool.DescriptorPool:
+    described = resources.files("cosmodrome_proto").joinpath("descriptors.binpb").read_bytes()
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(described).file:
+        pool.AddSerializedFile(file.SerializeToString())
+    return pool
+
+
+POOL = _filled_pool()
+
+
+def _message_class(full_name: str) -> Any:  # noqa: ANN401 - the class is made at run time
+    return message_factory.GetMessageClass(POOL.FindMessageTypeByName(full_name))
+
+
+if not TYPE_CHECKING:
+    Timestamp = _message_class("google.protobuf.Timestamp")
+    Duration = _message_class("google.protobuf.Duration")
+
+
+def load(file: str, namespace: dict[str, Any]) -> None:
+    """Put the classes, enums and enum values of one .proto file into a module's globals."""
+    descriptor = POOL.FindFileByName(file)
+    namespace["DESCRIPTOR"] = descriptor
+    for name, message in descriptor.message_types_by_name.items():
+        namespace[name] = message_factory.GetMessageClass(message)
+    for name, enum in descriptor.enum_types_by_name.items():
+        namespace[name] = enum_type_wrapper.EnumTypeWrapper(enum)
+        namespace.update({value.name: value.number for value in enum.values})
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One RPC: its HTTP/2 path, its message classes, and which sides stream."""
+
+    name: str
+    path: str
+    request: type[Message]
+    response: type[Message]
+    client_streams: bool
+    server_streams: bool
+
+
+def methods(service: str) -> tuple[Method, ...]:
+    """List the RPCs of `service` (a full name) in the order of its .proto file.
+
+    Raises:
+        KeyError: No file of this package declares the service.
+    """
+    return tuple(
+        Method(
+            name=method.name,
+            path=f"/{service}/{method.name}",
+            request=message_factory.GetMessageClass(method.input_type),
+            response=message_factory.GetMessageClass(method.output_type),
+            client_streams=method.client_streaming,
+            server_streams=method.server_streaming,
+        )
+        for method in POOL.FindServiceByName(service).methods
+    )

@@ -1,0 +1,1 @@
+"""Values that cross layers: messages, topics, groups, deliveries, handles."""

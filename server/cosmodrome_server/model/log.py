@@ -1,0 +1,205 @@
+"""The seam between the broker and its storage: a durable log, its index, and small rows.
+
+The log knows frames, positions and the message record; every other record is opaque
+bytes to it (kind + payload) whose meaning `core` owns. One frame is one group commit.
+
+    broker ── stage_message / stage ──▶ open frame ── commit ──▶ writer thread ──▶ disk
+    core.apply ── index ──▶ consume queue: (topic, queue, offset) → position, tag hash, time
+    start: rows of the last checkpoint, then every record after it, in order
+
+Positions. A position is a u64 that names a record for as long as its segment lives:
+segment number << 32 | byte offset. It is known when the record is staged, so that the
+core can apply the record at once; nothing becomes visible before its frame is durable.
+
+Rows. The core's state is a set of (key, value) rows, both bytes. A checkpoint writes the
+rows that changed; every segment begins with all of them (SNAPSHOT records), so that the
+log alone rebuilds everything and the checkpoint may be deleted.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+
+class RecordKind(IntEnum):
+    """What a record says. Numbers are stable: they are on disk."""
+
+    MESSAGE = 1  # a message with its place; the one record the log itself reads
+    POP = 2
+    ACK = 3
+    CHANGE_INVISIBLE = 4
+    DEAD_LETTER = 5
+    COMMIT_OFFSET = 6
+    RESET_OFFSET = 7
+    END_TRANSACTION = 8
+    TRANSACTION_CHECK = 9
+    TIMER_FIRE = 10
+    RECALL = 11
+    TOPIC = 12
+    TOPIC_DELETED = 13
+    GROUP = 14
+    GROUP_DELETED = 15
+    KEEP = 16
+    SNAPSHOT_ROW = 17
+    SNAPSHOT_END = 18
+    EXPIRE = 19
+    LITE = 20
+
+
+class MessageState(IntEnum):
+    """Why a message record is there. Numbers are stable: they are on disk."""
+
+    VISIBLE = 0  # indexed at once
+    HALF = 1  # waits for END_TRANSACTION
+    DELAYED = 2  # waits for its delivery time
+
+
+@dataclass(slots=True)
+class MessageRecord:
+    """A message with its place, as it is written.
+
+    Attributes:
+        state: Visible, half or delayed.
+        topic_id: The number the topic got when it was created.
+        queue_id: Its message queue.
+        queue_offset: Its place there; 0 for half and delayed messages.
+        tag_hash: Java's string hash of the tag, as unsigned 32 bits; 0 for no tag.
+        store_timestamp_ms: The broker's clock, never behind an earlier record's.
+        due_ms: Delivery time (delayed) or first check (half); else 0.
+        system, user, body: See `model.message`.
+    """
+
+    state: MessageState
+    topic_id: int
+    queue_id: int
+    queue_offset: int
+    tag_hash: int
+    store_timestamp_ms: int
+    due_ms: int
+    system: bytes
+    user: bytes
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One record found at start.
+
+    Attributes:
+        kind: What it says.
+        position: Where it lies.
+        timestamp_ms: The time of its frame.
+        payload: The bytes given to `stage`; empty for MESSAGE.
+        message: For MESSAGE; `body` may be left empty by the log.
+    """
+
+    kind: RecordKind
+    position: int
+    timestamp_ms: int
+    payload: bytes
+    message: MessageRecord | None
+
+
+class QueueReader(Protocol):
+    """Reading queues; what `core` needs of the log to filter and to deliver."""
+
+    def min_offset(self, topic_id: int, queue_id: int) -> int:
+        """The first offset still stored; the next offset of a queue whose messages are all gone."""
+
+    def max_offset(self, topic_id: int, queue_id: int) -> int:
+        """One past the last indexed offset."""
+
+    def tag_hashes(self, topic_id: int, queue_id: int, start: int, end: int) -> Sequence[int]:
+        """The tag hashes of [start, end), which must lie inside the queue."""
+
+    def timestamp(self, topic_id: int, queue_id: int, queue_offset: int) -> int:
+        """The store timestamp of one message, in milliseconds."""
+
+    def offset_at(self, topic_id: int, queue_id: int, timestamp_ms: int) -> int:
+        """The first offset stored at or after a time; the next offset if all are older."""
+
+    def read(self, topic_id: int, queue_id: int, queue_offset: int) -> MessageRecord:
+        """Read one message, its checksum verified.
+
+        Raises:
+            CorruptFrame: Its bytes are damaged; the messages around it are not.
+            MessageNotFound: Retention took it, or the offset was quarantined.
+        """
+
+    def read_position(self, position: int) -> MessageRecord:
+        """Read the message record at a position; raises as `read`."""
+
+    def position(self, topic_id: int, queue_id: int, queue_offset: int) -> int:
+        """Where a message lies in the log; raises MessageNotFound."""
+
+
+class Log(QueueReader, Protocol):
+    """The durable log of one shard. All calls on the loop's thread unless said otherwise."""
+
+    def replay(self) -> Iterator[Replayed]:
+        """At start, once, after `rows`: every record after the checkpoint, in order.
+
+        The caller applies each before it takes the next (and so calls `index` and `drop_queues`).
+        """
+
+    def rows(self) -> Iterable[tuple[bytes, bytes]]:
+        """At start, once, first: the rows of the last checkpoint."""
+
+    def stage_message(self, record: MessageRecord) -> int:
+        """Put a message into the open frame; return its position.
+
+        Raises:
+            StoreFull: No space for messages (state records are still taken).
+            StoreFailed: A write failed earlier; nothing is taken any more.
+            OverloadedError: More bytes wait to be written than the setting allows.
+        """
+
+    def stage(self, kind: RecordKind, payload: bytes) -> int:
+        """Put a state record into the open frame; return its position; raises StoreFailed."""
+
+    def index(
+        self, topic_id: int, queue_id: int, queue_offset: int, entry: tuple[int, int, int]
+    ) -> None:
+        """Append one offset to a queue: entry = (position, tag hash, store timestamp).
+
+        `queue_offset` must be `max_offset`. Called by `apply`, live and in replay.
+        """
+
+    def drop_queues(self, topic_id: int) -> None:
+        """Forget the queues of a deleted topic."""
+
+    @property
+    def open_lsn(self) -> int:
+        """The number of the frame that takes records now."""
+
+    @property
+    def durable_lsn(self) -> int:
+        """The number of the last frame known to be on disk (as the durability mode means it)."""
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether the open frame holds anything."""
+
+    def commit(self, on_durable: Callable[[], None]) -> bool:
+        """Give the open frame to the writer, if the writer is free.
+
+        `on_durable` is called by the writer thread right after the frame is on disk: it
+        first schedules the loop's part, then hands over replies. When the writer is busy
+        nothing happens and False is returned; `on_idle` says when to try again.
+        """
+
+    def set_on_idle(self, callback: Callable[[], None]) -> None:
+        """Say what the writer thread calls when it is free again (before it sleeps)."""
+
+    def set_on_failed(self, callback: Callable[[Exception], None]) -> None:
+        """Say what the writer thread calls once, when a write or fsync failed (fail-stop)."""
+
+    def checkpoint(self, rows: Iterable[tuple[bytes, bytes | None]], lsn: int) -> None:
+        """Write changed rows (None deletes) with the LSN they reflect; in a thread of the log."""
+
+    def set_snapshot(self, snapshot: Callable[[], Iterable[tuple[bytes, bytes]]]) -> None:
+        """Say how to get all rows when a new segment begins."""
+
+    def close(self) -> None:
+        """Write what is staged, wait for it, write a clean-stop mark, release the lock."""

@@ -1,0 +1,118 @@
+"""What the proxy asks of the broker, where more than a few names and numbers are needed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cosmodrome_server.model.filter import EVERYTHING, Filter
+from cosmodrome_server.model.message import Delivery, StoredMessage
+
+ANY_QUEUE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveQuery:
+    """One receive.
+
+    Attributes:
+        group: The consumer group.
+        topic: The topic it wants.
+        queue_id: `ANY_QUEUE`, or the queue of a FIFO group. Other groups are served from
+            all queues whatever the client names.
+        client_id: Who asks; owner of what is renewed for it.
+        max_messages: 1 to 32.
+        invisible_ms: How long messages are hidden.
+        auto_renew: Extend while the client lives; `invisible_ms` is then the first term.
+        filter: What of the topic is wanted.
+        attempt_id: Names this receive to a repeat of it, "" for none.
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    client_id: str
+    max_messages: int
+    invisible_ms: int
+    auto_renew: bool = False
+    filter: Filter = EVERYTHING
+    attempt_id: str = ""
+
+
+@dataclass(slots=True)
+class Waiter:
+    """A receive that found nothing and waits.
+
+    Attributes:
+        query: What it wants.
+        deadline_ms: When it gives up, on the monotonic clock.
+        on_ready: Called once, on the loop: with the deliveries, or with none at the deadline.
+        is_open: False once `on_ready` was called or the wait cancelled.
+    """
+
+    query: ReceiveQuery
+    deadline_ms: int
+    on_ready: Callable[[list[Delivery]], None]
+    is_open: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PullQuery:
+    """One read at an offset.
+
+    Attributes:
+        group: Who reads ("" for nobody in particular).
+        topic: What is read.
+        queue_id: Which queue.
+        queue_offset: Where to begin.
+        max_messages: 1 to 32.
+        filter: What is wanted; the rest is passed over.
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    max_messages: int
+    filter: Filter = EVERYTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """What a pull found: messages in offset order, and where to go on."""
+
+    messages: list[StoredMessage]
+    next_offset: int
+
+
+@dataclass(slots=True)
+class PullWaiter:
+    """A pull that found nothing and waits; as `Waiter`."""
+
+    query: PullQuery
+    deadline_ms: int
+    on_ready: Callable[[Pulled], None]
+    is_open: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBounds:
+    """The offsets a queue holds now: [min_offset, max_offset)."""
+
+    min_offset: int
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulation:
+    """How far behind a group is on a topic.
+
+    Attributes:
+        ready: Stored and not yet delivered, those that rest after a failure included.
+        inflight: Delivered and not settled.
+        oldest_unconsumed_ms: Store time of the first message not settled; 0 for none.
+        oldest_ready_ms: Store time of the first message not delivered; 0 for none.
+    """
+
+    ready: int
+    inflight: int
+    oldest_unconsumed_ms: int
+    oldest_ready_ms: int

@@ -1,0 +1,1 @@
+"""The wire: fronts, one activity per RPC, proto ⇄ model, status codes, sessions, security."""

@@ -1,0 +1,1 @@
+"""One file per RPC, named after it."""

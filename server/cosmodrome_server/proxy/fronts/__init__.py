@@ -1,0 +1,1 @@
+"""The fronts: grpcio (always there) and gate (native, where it is installed)."""

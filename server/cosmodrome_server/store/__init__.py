@@ -1,0 +1,1 @@
+"""Bytes and files: frames, segments, the commit log, its index, recovery, retention."""
