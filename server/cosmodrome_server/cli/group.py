@@ -1,0 +1,98 @@
+"""`cosmodrome group`: create, list, show, delete consumer groups of a running broker."""
+
+from typing import Annotated
+
+import typer
+
+from cosmodrome_proto import control_pb2 as wire
+from cosmodrome_server.cli.connect import DEFAULT_ENDPOINT, Endpoint, control, new_app, table
+from cosmodrome_server.cli.units import epoch_ms, milliseconds, moment
+
+app = new_app("Create, list, show, delete consumer groups.")
+Name = Annotated[str, typer.Argument(help="The consumer group")]
+
+
+@app.command()
+def create(  # noqa: PLR0913, PLR0917 - one option per property of a group
+    name: Name,
+    fifo: Annotated[bool, typer.Option("--fifo", help="Deliver in order")] = False,  # noqa: FBT002
+    max_attempts: Annotated[int, typer.Option(help="Deliveries before the dead letters")] = 0,
+    backoff: Annotated[str, typer.Option(help="Rests after failures: 1s,5s,10s,1m")] = "",
+    consume_from: Annotated[str, typer.Option(help="auto, first, last or a moment")] = "auto",
+    lite_topic_of: Annotated[str, typer.Option(help="The LITE topic a lite group reads")] = "",
+    paused: Annotated[bool, typer.Option("--paused", help="Refuse receives")] = False,  # noqa: FBT002
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+) -> None:
+    """Create a group, or change one."""
+    group = wire.Group(
+        name=name,
+        fifo=fifo,
+        max_attempts=max_attempts,
+        lite_bind_topic=lite_topic_of,
+        paused=paused,
+    )
+    for rest in filter(None, backoff.split(",")):
+        group.retry_policy.customized_backoff.next.add().FromMilliseconds(milliseconds(rest))
+    if consume_from in {"auto", "first", "last"}:
+        group.consume_from = consume_from
+    else:
+        group.consume_from = "timestamp"
+        group.consume_timestamp.FromMilliseconds(epoch_ms(consume_from))
+    request = wire.CreateGroupRequest(group=group)
+    made = control(endpoint, "CreateGroup", request, wire.CreateGroupResponse).group
+    order = "fifo" if made.fifo else "standard"
+    typer.echo(f"group {made.name}: {order}, {made.max_attempts} attempts")
+
+
+@app.command("list")
+def list_groups(
+    prefix: Annotated[str, typer.Option(help="Only names that begin so")] = "",
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+) -> None:
+    """List groups with how far behind they are."""
+    request = wire.ListGroupsRequest(prefix=prefix, lag=True)
+    found = control(endpoint, "ListGroups", request, wire.ListGroupsResponse)
+    table(
+        ("GROUP", "ORDER", "ATTEMPTS", "TOPICS", "READY", "IN FLIGHT"),
+        [
+            (
+                state.group.name,
+                "fifo" if state.group.fifo else "standard",
+                state.group.max_attempts,
+                len(state.progress),
+                sum(p.ready for p in state.progress),
+                sum(p.inflight for p in state.progress),
+            )
+            for state in found.groups
+        ],
+    )
+
+
+@app.command()
+def show(name: Name, endpoint: Endpoint = DEFAULT_ENDPOINT) -> None:
+    """Show one group and its progress, topic by topic."""
+    request = wire.ListGroupsRequest(prefix=name, lag=True)
+    found = control(endpoint, "ListGroups", request, wire.ListGroupsResponse)
+    state = next((s for s in found.groups if s.group.name == name), None)
+    if state is None:
+        typer.echo(f"cosmodrome: there is no group {name}", err=True)
+        raise typer.Exit(1)
+    order = "fifo" if state.group.fifo else "standard"
+    typer.echo(f"{name}: {order}, {state.group.max_attempts} attempts")
+    table(
+        ("TOPIC", "READY", "IN FLIGHT", "OLDEST"),
+        [(p.topic, p.ready, p.inflight, moment(p.oldest_unconsumed)) for p in state.progress],
+    )
+
+
+@app.command()
+def delete(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask")] = False,  # noqa: FBT002
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+) -> None:
+    """Delete a group and its progress; its dead letters stay."""
+    if not yes:
+        typer.confirm(f"delete group {name} with its progress?", abort=True)
+    control(endpoint, "DeleteGroup", wire.DeleteGroupRequest(name=name), wire.DeleteGroupResponse)
+    typer.echo(f"group {name} is deleted")

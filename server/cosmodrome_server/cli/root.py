@@ -1,0 +1,77 @@
+"""The commands: `serve` starts a broker, the rest speaks to a running one or to its files.
+
+    cosmodrome serve [--dev] [--data DIR] [--port 8081] [--set area.key=value]
+    cosmodrome topic|group|offset|dlq|scheduled|transaction|message|user|acl …   over the wire
+    cosmodrome store check|dump|rebuild                                         on a stopped broker
+    cosmodrome config|version
+
+Every command that speaks to a broker takes --endpoint (or COSMODROME_ENDPOINT). Commands are
+imported when they are called: `serve` is to be ready within 300 ms of its start.
+"""
+
+import importlib
+import sys
+
+from cosmodrome_server import __version__
+from cosmodrome_server.cli.serve import serve_from
+
+# First word → module with a typer `app`; of `pipeline` another distribution part.
+GROUPS = {
+    "topic": "cosmodrome_server.cli.topic",
+    "group": "cosmodrome_server.cli.group",
+    "offset": "cosmodrome_server.cli.offset",
+    "dlq": "cosmodrome_server.cli.dead_letters",
+    "scheduled": "cosmodrome_server.cli.waiting",
+    "transaction": "cosmodrome_server.cli.transaction",
+    "message": "cosmodrome_server.cli.message",
+    "user": "cosmodrome_server.cli.user",
+    "acl": "cosmodrome_server.cli.acl",
+    "store": "cosmodrome_server.cli.store",
+    "pipeline": "cosmodrome_spark.cli",
+}
+NEEDS = {"pipeline": "cosmodrome[spark]"}
+
+USAGE = f"""usage: cosmodrome COMMAND …
+
+  serve        start a broker (--dev creates topics and groups on first use)
+  topic        create, list, show, delete topics
+  group        create, list, show, delete consumer groups
+  offset       show and reset the progress of a group
+  dlq          list and redrive dead letters
+  scheduled    list and recall delayed messages
+  transaction  list and end half messages
+  message      send, find and show messages
+  user, acl    who may do what
+  store        check, dump, rebuild the files of a stopped broker
+  pipeline     Spark jobs over topics
+  config       print every setting with its value
+  version      print the version ({__version__})
+
+cosmodrome COMMAND --help says more."""
+
+
+def run(arguments: list[str] | None = None) -> None:
+    """Run one command and exit with its code."""
+    words = sys.argv[1:] if arguments is None else arguments
+    command, rest = (words[0], words[1:]) if words else ("--help", [])
+    if command in {"-h", "--help", "help"}:
+        sys.stdout.write(USAGE + "\n")
+    elif command in {"version", "--version"}:
+        sys.stdout.write(f"cosmodrome {__version__}\n")
+    elif command in {"serve", "config"}:
+        sys.exit(serve_from(rest, show_only=command == "config"))
+    elif command in GROUPS:
+        _run_group(command, rest)
+    else:
+        sys.exit(f"cosmodrome has no command {command}\n\n{USAGE}")
+
+
+def _run_group(command: str, rest: list[str]) -> None:
+    try:
+        app = importlib.import_module(GROUPS[command]).app
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("cosmodrome_server"):
+            raise
+        wanted = NEEDS.get(command, "cosmodrome[server]")
+        sys.exit(f"cosmodrome {command} needs {error.name}: pip install '{wanted}'")
+    app(args=rest, prog_name=f"cosmodrome {command}")

@@ -1,0 +1,107 @@
+"""`cosmodrome serve` and `cosmodrome config`: flags become settings, settings become a server.
+
+argparse, not typer: it is imported in a millisecond, and a start is measured in hundreds.
+"""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+
+from cosmodrome_server import config as settings
+
+FLAGS = {
+    "data": "server.data",
+    "host": "server.host",
+    "port": "server.port",
+    "metrics_port": "server.metrics_port",
+    "front": "server.front",
+    "tls": "tls.mode",
+    "durability": "store.durability",
+    "log_level": "server.log_level",
+}
+
+
+def serve_from(arguments: list[str], *, show_only: bool = False) -> int:
+    """Serve until a signal, or only print the settings; returns the exit code."""
+    flags = _parser(show_only=show_only).parse_args(arguments)
+    try:
+        chosen = settings.load(flags.config, overrides=_overrides(flags))
+    except settings.ConfigError as error:
+        sys.stderr.write(f"cosmodrome: {error}\n")
+        return 2
+    if show_only:
+        sys.stdout.write(_as_toml(chosen))
+        return 0
+    from cosmodrome_server.app import serve  # noqa: PLC0415 - not needed to print settings
+
+    return asyncio.run(serve(chosen))
+
+
+def _parser(*, show_only: bool) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="cosmodrome config" if show_only else "cosmodrome serve",
+        description="Print every setting." if show_only else "Start a broker.",
+        epilog="Later wins: the file, the environment (COSMODROME_AREA_KEY), flags.",
+    )
+    parser.add_argument("--config", type=Path, help="TOML file with settings")
+    parser.add_argument("--data", help="data directory (server.data)")
+    parser.add_argument("--host", help="address to listen on (server.host)")
+    parser.add_argument("--port", help="port for clients, 0 for any (server.port)")
+    parser.add_argument("--metrics-port", help="port for /metrics, 0 for any")
+    parser.add_argument("--front", help="gate, grpcio or auto (server.front)")
+    parser.add_argument("--tls", help="auto, required or off (tls.mode)")
+    parser.add_argument("--durability", help="sync, interval:N or os (store.durability)")
+    parser.add_argument("--log-level", help="debug, info, warning or error")
+    parser.add_argument(
+        "--dev",
+        action="store_true",
+        help="create topics and groups on first use, switch reflection on",
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="refuse exactly what the reference does"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="AREA.KEY=VALUE",
+        help="any other setting; cosmodrome config lists them",
+    )
+    return parser
+
+
+def _overrides(flags: argparse.Namespace) -> dict[str, str]:
+    chosen = {path: getattr(flags, flag) for flag, path in FLAGS.items()}
+    found = {path: str(value) for path, value in chosen.items() if value is not None}
+    found |= {f"server.{name}": "true" for name in ("dev", "strict") if getattr(flags, name)}
+    for item in flags.set:
+        path, equals, value = item.partition("=")
+        if not equals:
+            raise settings.ConfigError(f"--set takes AREA.KEY=VALUE, not {item!r}")
+        found[path] = value
+    return found
+
+
+def _as_toml(chosen: settings.Config) -> str:
+    """Print settings as a file that `--config` takes; secrets masked."""
+    lines = []
+    for area, keys in msgspec.to_builtins(chosen).items():
+        lines.append(f"[{area}]")
+        for key, value in keys.items():
+            shown = "***" if "secret" in key and value and not key.endswith("file") else value
+            lines.append(f"# {key} is unset" if shown is None else f"{key} = {_literal(shown)}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{k} = {_literal(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_literal, value)) + "]"
+    return str(value) if isinstance(value, int) else f'"{value}"'

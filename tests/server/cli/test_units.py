@@ -1,0 +1,33 @@
+"""Durations and moments on the command line."""
+
+import pytest
+import typer
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from cosmodrome_server.cli.units import epoch_ms, milliseconds, moment
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("500ms", 500), ("10s", 10_000), ("5m", 300_000), ("12h", 43_200_000), ("7d", 604_800_000)],
+)
+def test_durations_carry_their_unit(text: str, expected: int) -> None:
+    assert milliseconds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "5", "h", "1.5h", "-1s", "5 weeks"])
+def test_a_duration_without_a_known_unit_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="no duration"):
+        milliseconds(text)
+
+
+def test_moments_are_iso_8601_or_epoch_milliseconds() -> None:
+    assert epoch_ms("2026-01-02T03:04:05Z") == 1_767_323_045_000
+    assert epoch_ms("1767323045000") == 1_767_323_045_000
+    with pytest.raises(typer.BadParameter, match="no moment"):
+        epoch_ms("yesterday")
+
+
+def test_moments_are_shown_in_utc_and_none_as_a_dash() -> None:
+    assert moment(Timestamp(seconds=1_767_323_045)) == "2026-01-02T03:04:05Z"
+    assert moment(Timestamp()) == "-"
