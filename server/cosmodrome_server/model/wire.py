@@ -1,0 +1,144 @@
+"""Reading and writing the few protobuf fields the core looks at, without a protobuf library.
+
+    field   = key varint (number << 3 | wire type), then
+              wire type 0: varint · 1: 8 bytes · 2: length varint + bytes · 5: 4 bytes
+
+`model.message` says which fields `system` and `user` hold. Of a field that occurs more
+than once the last one counts, as everywhere in protobuf: so a field is replaced by
+appending a newer one.
+"""
+
+from collections.abc import Iterator
+
+from cosmodrome_server.errors import MessageCorrupted
+
+# Field numbers of apache.rocketmq.v2.SystemProperties.
+TAG = 1
+KEYS = 2
+MESSAGE_ID = 3
+MESSAGE_TYPE = 6
+BORN_TIMESTAMP = 7
+MESSAGE_GROUP = 17
+DEAD_LETTER_QUEUE = 20
+LITE_TOPIC = 21
+PRIORITY = 22
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
+    """Read a varint; return its value and the position after it.
+
+    Raises:
+        MessageCorrupted: The data ends inside it, or it is longer than ten bytes.
+    """
+    value = shift = 0
+    while True:
+        if position >= len(data) or shift > 63:
+            raise MessageCorrupted(f"varint at byte {position} of an encoded field does not end")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def varint(value: int) -> bytes:
+    """Encode a non-negative varint."""
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def fields(data: bytes | memoryview) -> Iterator[tuple[int, int | bytes]]:
+    """Each field in order: its number and its value (bytes for wire types 1, 2 and 5).
+
+    Raises:
+        MessageCorrupted: The data is not a sequence of whole fields.
+    """
+    position, end = 0, len(data)
+    while position < end:
+        key, position = read_varint(data, position)
+        wire_type = key & 7
+        if wire_type == _VARINT:
+            value, position = read_varint(data, position)
+            yield key >> 3, value
+            continue
+        if wire_type == _BYTES:
+            length, position = read_varint(data, position)
+        elif wire_type == _FIXED64:
+            length = 8
+        elif wire_type == _FIXED32:
+            length = 4
+        else:
+            raise MessageCorrupted(f"wire type {wire_type} at byte {position} is not one")
+        if position + length > end:
+            raise MessageCorrupted(f"field at byte {position} crosses the end at {end}")
+        yield key >> 3, bytes(data[position : position + length])
+        position += length
+
+
+def text_field(data: bytes | memoryview, number: int) -> str:
+    """The last string field `number`, "" for none."""
+    found = b""
+    for field, value in fields(data):
+        if field == number and isinstance(value, bytes):
+            found = value
+    return found.decode("utf-8", "replace")
+
+
+def tag(system: bytes | memoryview) -> str:
+    """The tag, "" for none."""
+    return text_field(system, TAG)
+
+
+def message_id(system: bytes | memoryview) -> str:
+    """The producer's message id."""
+    return text_field(system, MESSAGE_ID)
+
+
+def message_group(system: bytes | memoryview) -> str:
+    """The message group, "" for none."""
+    return text_field(system, MESSAGE_GROUP)
+
+
+def keys(system: bytes | memoryview) -> list[str]:
+    """The message keys, in order."""
+    return [
+        value.decode("utf-8", "replace")
+        for number, value in fields(system)
+        if number == KEYS and isinstance(value, bytes)
+    ]
+
+
+def user_properties(user: bytes | memoryview) -> dict[str, str]:
+    """The user properties; of a repeated key the last value."""
+    return {
+        text_field(entry, 1): text_field(entry, 2)
+        for _, entry in fields(user)
+        if isinstance(entry, bytes)
+    }
+
+
+def encode_bytes(number: int, value: bytes) -> bytes:
+    """Encode one field of wire type 2."""
+    return varint(number << 3 | _BYTES) + varint(len(value)) + value
+
+
+def dead_letter_queue(topic: str, message_id: str) -> bytes:
+    """Encode the field of `SystemProperties` that says where a dead letter came from."""
+    origin = encode_bytes(1, topic.encode()) + encode_bytes(2, message_id.encode())
+    return encode_bytes(DEAD_LETTER_QUEUE, origin)
+
+
+def dead_letter_origin(system: bytes | memoryview) -> tuple[str, str] | None:
+    """Where a dead letter came from: (topic, message id); None if it is none."""
+    origin: bytes | None = None
+    for number, value in fields(system):
+        if number == DEAD_LETTER_QUEUE and isinstance(value, bytes):
+            origin = value
+    return None if origin is None else (text_field(origin, 1), text_field(origin, 2))
