@@ -1,0 +1,1 @@
+"""Speed, measured: `benchmarks.run` for us, `benchmarks.peer` against Apache RocketMQ."""

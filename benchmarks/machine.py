@@ -1,0 +1,29 @@
+"""What a figure was measured on."""
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+
+def described() -> dict[str, object]:
+    """Processor, cores, memory, kernel, Python, commit."""
+    cpu = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.processor(),
+    )
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "commit": commit.stdout.strip(),
+    }
