@@ -1,0 +1,1 @@
+"""What Prometheus sees: the names, counting on the hot path, rendering off the loop."""

@@ -1,0 +1,215 @@
+"""Every metric the broker exports: name, kind, labels, buckets, meaning.
+
+Names that begin with `rocketmq_` are those of RocketMQ 5 (protocol.md 16) with its labels and
+units; a gauge in milliseconds carries the unit suffix its Prometheus exporter adds, and its bare
+name too, since boards in the wild query either. Names that begin with `cosmodrome_` are ours.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """How a metric behaves."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Metric:
+    """One exported name. Compared by identity: it is a key on the hot path.
+
+    Attributes:
+        name: Without `_total` for counters; the exporter adds it.
+        kind: How it behaves.
+        meaning: One sentence.
+        labels: Beside the common ones (cluster, node_type, node_id).
+        buckets: Upper bounds of a histogram, in the unit of the name.
+        node_type: Which half of the reference exports it.
+        alias: Another name with the same samples; "" for none.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+    node_type: str = "broker"
+    alias: str = ""
+
+
+TOPIC = ("topic", "message_type", "is_system")
+OUT = ("topic", "consumer_group", "is_retry", "is_system")
+GROUP = ("consumer_group", "topic", "is_retry", "is_system")
+FAST_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+LONG_S = (0.001, 0.01, 0.1, 0.5, 1, 5, 10, 20, 30)
+
+MESSAGES_IN = Metric("rocketmq_messages_in", Kind.COUNTER, "Messages stored.", TOPIC)
+THROUGHPUT_IN = Metric("rocketmq_throughput_in", Kind.COUNTER, "Bytes of messages stored.", TOPIC)
+MESSAGES_OUT = Metric("rocketmq_messages_out", Kind.COUNTER, "Messages delivered.", OUT)
+THROUGHPUT_OUT = Metric("rocketmq_throughput_out", Kind.COUNTER, "Bytes delivered.", OUT)
+MESSAGE_SIZE = Metric(
+    "rocketmq_message_size",
+    Kind.HISTOGRAM,
+    "Bytes of a stored message.",
+    TOPIC,
+    (1024, 4096, 524_288, 1_048_576, 2_097_152, 4_194_304),
+)
+TOPICS = Metric("rocketmq_topic_number", Kind.GAUGE, "Topics.")
+GROUPS = Metric("rocketmq_consumer_group_number", Kind.GAUGE, "Consumer groups.")
+PERMISSION = Metric("rocketmq_broker_permission", Kind.GAUGE, "6: the broker reads and writes.")
+PRODUCERS = Metric(
+    "rocketmq_producer_connections",
+    Kind.GAUGE,
+    "Producers registered.",
+    ("language", "version", "protocol_type"),
+)
+CONSUMERS = Metric(
+    "rocketmq_consumer_connections",
+    Kind.GAUGE,
+    "Consumers registered.",
+    ("consumer_group", "language", "version", "consume_mode", "protocol_type", "is_system"),
+)
+LAG = Metric(
+    "rocketmq_consumer_lag_messages", Kind.GAUGE, "Messages a group has not settled.", GROUP
+)
+LAG_LATENCY = Metric(
+    "rocketmq_consumer_lag_latency_milliseconds",
+    Kind.GAUGE,
+    "Age of the first message not settled.",
+    GROUP,
+    alias="rocketmq_consumer_lag_latency",
+)
+INFLIGHT = Metric(
+    "rocketmq_consumer_inflight_messages", Kind.GAUGE, "Delivered and not settled.", GROUP
+)
+QUEUEING_LATENCY = Metric(
+    "rocketmq_consumer_queueing_latency_milliseconds",
+    Kind.GAUGE,
+    "Age of the first message not delivered.",
+    GROUP,
+    alias="rocketmq_consumer_queueing_latency",
+)
+READY = Metric("rocketmq_consumer_ready_messages", Kind.GAUGE, "Stored and not delivered.", GROUP)
+DEAD_LETTERS = Metric(
+    "rocketmq_send_to_dlq_messages",
+    Kind.COUNTER,
+    "Messages moved to the dead letters.",
+    ("consumer_group", "topic", "is_system"),
+)
+COMMITS = Metric("rocketmq_commit_messages", Kind.COUNTER, "Transactions committed.", ("topic",))
+ROLLBACKS = Metric("rocketmq_rollback_messages", Kind.COUNTER, "Transactions undone.", ("topic",))
+FINISH_LATENCY = Metric(
+    "rocketmq_finish_message_latency",
+    Kind.HISTOGRAM,
+    "Seconds from half message to its resolution.",
+    ("topic",),
+    (5, 60, 600, 3600, 43_200, 86_400),
+)
+HALF_MESSAGES = Metric("rocketmq_half_messages", Kind.GAUGE, "Half messages open.", ("topic",))
+RPC_LATENCY = Metric(
+    "rocketmq_rpc_latency",
+    Kind.HISTOGRAM,
+    "Milliseconds a call took.",
+    ("protocol_type", "request_code", "response_code", "is_long_polling", "result"),
+    (1, 3, 5, 7, 10, 100, 1000, 2000, 3000),
+)
+STORAGE_SIZE = Metric(
+    "rocketmq_storage_size_bytes",
+    Kind.GAUGE,
+    "Bytes of the log on disk.",
+    ("storage_type", "storage_medium"),
+    alias="rocketmq_storage_size",
+)
+FLUSH_BEHIND = Metric(
+    "rocketmq_storage_flush_behind_bytes",
+    Kind.GAUGE,
+    "Bytes staged and not on disk.",
+    ("storage_type", "storage_medium"),
+)
+DISPATCH_BEHIND = Metric(
+    "rocketmq_storage_dispatch_behind_bytes",
+    Kind.GAUGE,
+    "Bytes on disk and not visible; 0, queues are built as frames are written.",
+    ("storage_type", "storage_medium"),
+)
+RESERVE_TIME = Metric(
+    "rocketmq_storage_message_reserve_time_milliseconds",
+    Kind.GAUGE,
+    "Age of the oldest message stored.",
+    ("storage_type", "storage_medium"),
+    alias="rocketmq_storage_message_reserve_time",
+)
+TIMING = Metric("rocketmq_timing_messages", Kind.GAUGE, "Delayed messages.", ("topic",))
+TIMER_IN = Metric("rocketmq_timer_enqueue", Kind.COUNTER, "Messages delayed.", ("topic",))
+TIMER_OUT = Metric("rocketmq_timer_dequeue", Kind.COUNTER, "Delayed ones delivered.", ("topic",))
+TIMER_LAG = Metric(
+    "rocketmq_timer_dequeue_latency_milliseconds",
+    Kind.GAUGE,
+    "How late the last delayed message was.",
+    alias="rocketmq_timer_dequeue_latency",
+)
+PROXY_UP = Metric(
+    "rocketmq_proxy_up", Kind.GAUGE, "1 while it serves.", ("proxy_mode",), node_type="proxy"
+)
+RESPONSES = Metric(
+    "cosmodrome_responses", Kind.COUNTER, "Calls answered.", ("rpc", "code"), node_type="proxy"
+)
+RPC_SECONDS = Metric(
+    "cosmodrome_rpc_seconds",
+    Kind.HISTOGRAM,
+    "Seconds a call took, waiting for messages left out.",
+    ("rpc",),
+    FAST_S,
+    node_type="proxy",
+)
+RECEIVE_WAIT = Metric(
+    "cosmodrome_receive_wait_seconds",
+    Kind.HISTOGRAM,
+    "Seconds a receive waited for messages.",
+    (),
+    LONG_S,
+    node_type="proxy",
+)
+FSYNC = Metric(
+    "cosmodrome_fsync_seconds", Kind.HISTOGRAM, "Seconds a group commit took.", (), FAST_S
+)
+LOOP_LAG = Metric(
+    "cosmodrome_event_loop_lag_seconds",
+    Kind.HISTOGRAM,
+    "Seconds the event loop came too late to a timer.",
+    (),
+    FAST_S,
+)
+LATE_ACKS = Metric(
+    "cosmodrome_ack_after_expiry",
+    Kind.COUNTER,
+    "Acks of deliveries that had run out.",
+    ("consumer_group", "topic"),
+)
+LAG_RETENTION = Metric(
+    "cosmodrome_lag_retention_ratio",
+    Kind.GAUGE,
+    "Age of the first message not settled, against the retention of its topic.",
+    ("consumer_group", "topic"),
+)
+PARKED = Metric(
+    "cosmodrome_parked_transactions", Kind.GAUGE, "Half messages given up on.", ("topic",)
+)
+WAITING = Metric("cosmodrome_waiting_receives", Kind.GAUGE, "Receives that wait.")
+STAGED = Metric("cosmodrome_staged_bytes", Kind.GAUGE, "Bytes that wait to be written.")
+FREE = Metric("cosmodrome_store_free_bytes", Kind.GAUGE, "Free bytes under the data directory.")
+FULL = Metric("cosmodrome_store_full", Kind.GAUGE, "1 while sends are refused for lack of space.")
+CORRUPT = Metric("cosmodrome_corrupt_frames", Kind.COUNTER, "Damaged frames found.")
+CONNECTIONS = Metric(
+    "cosmodrome_connections", Kind.GAUGE, "Connections of clients.", (), node_type="proxy"
+)
+DROPPED_SERIES = Metric(
+    "cosmodrome_dropped_series", Kind.COUNTER, "Series not counted: metrics.series_max is reached."
+)
+
+CATALOGUE: tuple[Metric, ...] = tuple(
+    value for value in list(globals().values()) if isinstance(value, Metric)
+)

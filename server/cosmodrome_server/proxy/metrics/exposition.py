@@ -1,0 +1,70 @@
+"""Samples as Prometheus text. Runs in the thread of the metrics port, on copies only."""
+
+from collections.abc import Iterable, Mapping
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.core import (
+    Metric as Family,
+)
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import CollectorRegistry
+
+from cosmodrome_server.proxy.metrics.catalogue import Kind, Metric
+from cosmodrome_server.proxy.metrics.meters import Distribution, Labels, Snapshot
+
+COMMON = ("cluster", "node_type", "node_id")
+
+
+def render(snapshot: Snapshot) -> bytes:
+    """Write one snapshot in the Prometheus text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(snapshot))
+    return generate_latest(registry)
+
+
+class _Collector:
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterable[Family]:
+        snapshot = self._snapshot
+        for metric, series in snapshot.values.items():
+            for name in filter(None, (metric.name, metric.alias)):
+                yield self._plain(metric, name, series)
+        for metric, histograms in snapshot.distributions.items():
+            yield self._histogram(metric, histograms)
+
+    def _plain(self, metric: Metric, name: str, series: Mapping[Labels, float]) -> Family:
+        kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
+        family = kind(name, metric.meaning, labels=self._names(metric))
+        for labels, value in series.items():
+            family.add_metric(self._labels(metric, labels), value)
+        return family
+
+    def _histogram(self, metric: Metric, series: Mapping[Labels, Distribution]) -> Family:
+        family = HistogramMetricFamily(metric.name, metric.meaning, labels=self._names(metric))
+        for labels, distribution in series.items():
+            bounds = [*map(_bound, distribution.buckets), "+Inf"]
+            seen = 0
+            buckets: list[tuple[str, float]] = []
+            for bound, count in zip(bounds, distribution.counts, strict=True):
+                seen += count
+                buckets.append((bound, seen))
+            family.add_metric(self._labels(metric, labels), buckets, distribution.total)
+        return family
+
+    def _names(self, metric: Metric) -> list[str]:
+        return [*COMMON, *self._snapshot.extra, *metric.labels]
+
+    def _labels(self, metric: Metric, labels: Labels) -> list[str]:
+        snapshot = self._snapshot
+        common = [snapshot.cluster, metric.node_type, snapshot.node_id]
+        return [*common, *snapshot.extra.values(), *labels]
+
+
+def _bound(value: float) -> str:
+    return str(float(value))
