@@ -22,11 +22,15 @@ from cosmodrome_server.model.group import Group
 from cosmodrome_server.model.message import Delivery, NewMessage, SendReceipt, StoredMessage
 from cosmodrome_server.model.queries import (
     Accumulation,
+    MessageSearch,
+    OpenTransaction,
     Pulled,
     PullQuery,
     PullWaiter,
     QueueBounds,
     ReceiveQuery,
+    Redriven,
+    Scheduled,
     Waiter,
 )
 from cosmodrome_server.model.topic import Topic
@@ -195,6 +199,9 @@ class Offsets(Protocol):
     def accumulation(self, group: str, topic: str) -> Accumulation:
         """How far behind a group is."""
 
+    def topics_of(self, group: str) -> list[str]:
+        """The topics a group has progress on, by name."""
+
 
 class Catalogue(Protocol):
     """Topics, groups, and what a restart must not forget."""
@@ -242,7 +249,43 @@ class Catalogue(Protocol):
         """All remembered values whose key begins with `prefix`."""
 
 
-class Broker(Messaging, Offsets, Catalogue, Protocol):
+class Operations(Protocol):
+    """What operators do."""
+
+    def redrive(
+        self,
+        group: str,
+        *,
+        topic: str,
+        queue_offsets: Sequence[int],
+        max_messages: int,
+        dry_run: bool,
+    ) -> Redriven:
+        """Send dead letters of a group back to the topics they came from, each once.
+
+        Args:
+            group: Whose dead letters.
+            topic: Only those that came from this topic; "" for all.
+            queue_offsets: Only these of the dead letter topic; empty for all.
+            max_messages: How many at most.
+            dry_run: Count, and move nothing.
+
+        Raises:
+            ConsumerGroupNotFound: No such group.
+            TopicNotFound: A topic they came from is gone.
+        """
+
+    def scheduled(self, topic: str, max_messages: int) -> list[Scheduled]:
+        """What waits for its delivery time, soonest first; of all topics for ""."""
+
+    def transactions(self, topic: str, max_messages: int) -> list[OpenTransaction]:
+        """Half messages, oldest first; of all topics for ""."""
+
+    def find(self, search: MessageSearch) -> list[StoredMessage]:
+        """Messages with an id or a key, newest first."""
+
+
+class Broker(Messaging, Offsets, Catalogue, Operations, Protocol):
     """Everything the proxy may ask for."""
 
     def reply_when_durable(self, sink: ReplySink, token: object, reply: bytes) -> None:

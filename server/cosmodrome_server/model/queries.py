@@ -116,3 +116,55 @@ class Accumulation:
     inflight: int
     oldest_unconsumed_ms: int
     oldest_ready_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """What a redrive did.
+
+    Attributes:
+        moved: Dead letters sent back, or that would be.
+        remaining: Dead letters not sent back yet.
+    """
+
+    moved: int
+    remaining: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A message that waits for its delivery time."""
+
+    topic: str
+    message_id: str
+    due_ms: int
+    recall_handle: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A half message; a parked one is no longer checked and waits for an operator."""
+
+    topic: str
+    transaction_id: str
+    stored_ms: int
+    checks: int
+    is_parked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSearch:
+    """Which stored messages are looked for.
+
+    Attributes:
+        topic: Where.
+        key: A message id or one of the message keys; both are indexed alike.
+        begin_ms, end_ms: Store times, [begin, end); 0 for unbounded.
+        max_messages: How many at most, newest first.
+    """
+
+    topic: str
+    key: str
+    begin_ms: int
+    end_ms: int
+    max_messages: int

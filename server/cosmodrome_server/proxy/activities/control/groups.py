@@ -1,0 +1,134 @@
+"""Consumer groups: created, changed, listed, deleted (CreateGroup, ListGroups, DeleteGroup)."""
+
+from cosmodrome_proto import control_pb2 as wire
+from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_server.errors import BadRequest, ConsumerGroupNotFound
+from cosmodrome_server.model.group import (
+    Backoff,
+    ConsumeFrom,
+    CustomizedBackoff,
+    ExponentialBackoff,
+    Group,
+)
+from cosmodrome_server.proxy.context import Context
+from cosmodrome_server.proxy.convert import duration_ms, timestamp_ms, to_duration, to_timestamp
+from cosmodrome_server.proxy.front import Call
+from cosmodrome_server.proxy.status import OK_STATUS
+
+ATTEMPTS_MAX = 1000
+FACTOR_DEFAULT = 100
+
+
+def create_group(
+    context: Context, _call: Call, request: wire.CreateGroupRequest
+) -> wire.CreateGroupResponse:
+    """Create a group, or change one; clients that are there learn it at once.
+
+    Raises:
+        IllegalConsumerGroup: A name clients may not use.
+        BadRequest: A number out of its bounds, or a retry policy that does not read.
+    """
+    asked = request.group
+    context.names.group(asked.name)
+    if not 0 <= asked.max_attempts <= ATTEMPTS_MAX:
+        raise BadRequest(f"max_attempts is 1 to {ATTEMPTS_MAX}, not {asked.max_attempts}")
+    factor = asked.priority_factor if asked.HasField("priority_factor") else FACTOR_DEFAULT
+    if not 0 <= factor <= FACTOR_DEFAULT:
+        raise BadRequest(f"priority_factor is 0 to {FACTOR_DEFAULT}, not {factor}")
+    defaults = Group(asked.name)
+    group = Group(
+        name=asked.name,
+        is_fifo=asked.fifo,
+        max_attempts=asked.max_attempts or defaults.max_attempts,
+        backoff=_backoff(asked.retry_policy),
+        consume_from=_consume_from(asked.consume_from),
+        consume_timestamp_ms=timestamp_ms(asked.consume_timestamp),
+        is_consumable=not asked.paused,
+        lite_bind_topic=asked.lite_bind_topic,
+        priority_factor=factor,
+        created_ms=context.clock.now_ms(),
+        attributes=dict(asked.attributes),
+    )
+    context.broker.create_group(group)
+    made = context.broker.group(asked.name)
+    return wire.CreateGroupResponse(status=OK_STATUS, group=_to_wire(made))
+
+
+def delete_group(
+    context: Context, _call: Call, request: wire.DeleteGroupRequest
+) -> wire.DeleteGroupResponse:
+    """Delete a group with its progress; its dead letters stay.
+
+    Raises:
+        ConsumerGroupNotFound: There is none.
+    """
+    if all(group.name != request.name for group in context.broker.groups()):
+        raise ConsumerGroupNotFound(f"there is no consumer group {request.name}")
+    context.broker.delete_group(request.name)
+    return wire.DeleteGroupResponse(status=OK_STATUS)
+
+
+def list_groups(
+    context: Context, _call: Call, request: wire.ListGroupsRequest
+) -> wire.ListGroupsResponse:
+    """List groups by name; with `lag`, how far behind they are on each topic they read."""
+    response = wire.ListGroupsResponse(status=OK_STATUS)
+    for group in context.broker.groups():
+        if group.name.startswith(request.prefix):
+            state = response.groups.add(group=_to_wire(group))
+            for topic in context.broker.topics_of(group.name) if request.lag else ():
+                lag = context.broker.accumulation(group.name, topic)
+                state.progress.add(
+                    topic=topic,
+                    ready=lag.ready,
+                    inflight=lag.inflight,
+                    oldest_unconsumed=to_timestamp(lag.oldest_unconsumed_ms),
+                )
+    return response
+
+
+def _backoff(policy: pb.RetryPolicy) -> Backoff:
+    kind = policy.WhichOneof("strategy")
+    if kind is None:
+        return CustomizedBackoff()
+    if kind == "customized_backoff":
+        rests = tuple(map(duration_ms, policy.customized_backoff.next))
+        if not rests or min(rests) < 0:
+            raise BadRequest("customized_backoff needs at least one duration, none negative")
+        return CustomizedBackoff(rests)
+    asked = policy.exponential_backoff
+    initial_ms, max_ms = duration_ms(asked.initial), duration_ms(asked.max)
+    if not 0 < initial_ms <= max_ms or asked.multiplier < 1:
+        raise BadRequest("exponential_backoff needs 0 < initial <= max and multiplier >= 1")
+    return ExponentialBackoff(initial_ms, max_ms, asked.multiplier)
+
+
+def _consume_from(text: str) -> ConsumeFrom:
+    try:
+        return ConsumeFrom(text or ConsumeFrom.AUTO)
+    except ValueError:
+        raise BadRequest(f"consume_from {text!r} is none of {', '.join(ConsumeFrom)}") from None
+
+
+def _to_wire(group: Group) -> wire.Group:
+    policy = pb.RetryPolicy(max_attempts=group.max_attempts)
+    match group.backoff:
+        case CustomizedBackoff(next_ms=rests):
+            policy.customized_backoff.next.extend(map(to_duration, rests))
+        case ExponentialBackoff(initial_ms=initial_ms, max_ms=max_ms, multiplier=multiplier):
+            policy.exponential_backoff.initial.CopyFrom(to_duration(initial_ms))
+            policy.exponential_backoff.max.CopyFrom(to_duration(max_ms))
+            policy.exponential_backoff.multiplier = multiplier
+    return wire.Group(
+        name=group.name,
+        fifo=group.is_fifo,
+        max_attempts=group.max_attempts,
+        retry_policy=policy,
+        consume_from=group.consume_from,
+        consume_timestamp=to_timestamp(group.consume_timestamp_ms),
+        paused=not group.is_consumable,
+        lite_bind_topic=group.lite_bind_topic,
+        priority_factor=group.priority_factor,
+        created=to_timestamp(group.created_ms),
+        attributes=group.attributes,
+    )
