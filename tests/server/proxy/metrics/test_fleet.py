@@ -1,0 +1,132 @@
+"""Metrics pushed by official clients: OTLP by their own exporter's messages, OpenCensus by ours."""
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import (
+    AggregationTemporality,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+)
+
+from cosmodrome_proto import fleet_pb2 as wire
+from cosmodrome_server.proxy.metrics.fleet import IDLE_MS, Fleet
+from cosmodrome_server.proxy.metrics.meters import Distribution
+
+TOPIC = (("topic", "orders"),)
+
+
+class StoppedClock:
+    """A clock that tests set."""
+
+    ms = 0
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_ms(self) -> int:
+        return self.ms
+
+
+def exported(*metrics: Metric) -> bytes:
+    resource = ResourceMetrics(scope_metrics=[ScopeMetrics(metrics=metrics)])
+    return ExportMetricsServiceRequest(resource_metrics=[resource]).SerializeToString()
+
+
+def labelled(topic: str = "orders") -> list[KeyValue]:
+    return [KeyValue(key="topic", value=AnyValue(string_value=topic))]
+
+
+def histogram(*counts: int, delta: bool = False) -> Metric:
+    point = HistogramDataPoint(
+        attributes=labelled(),
+        count=sum(counts),
+        sum=7.5,
+        bucket_counts=counts,
+        explicit_bounds=[1.0, 5.0],
+    )
+    temporality = (
+        AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
+        if delta
+        else AggregationTemporality.AGGREGATION_TEMPORALITY_CUMULATIVE
+    )
+    return Metric(
+        name="rocketmq_send_cost_time",
+        histogram=Histogram(data_points=[point], aggregation_temporality=temporality),
+    )
+
+
+def test_a_cumulative_histogram_replaces_what_was_there() -> None:
+    fleet = Fleet(StoppedClock(), 10)
+    fleet.take_otlp(exported(histogram(1, 2, 0)))
+    fleet.take_otlp(exported(histogram(2, 2, 1)))
+    assert fleet.histograms() == {
+        "rocketmq_send_cost_time": {TOPIC: Distribution((1.0, 5.0), (2, 2, 1), 7.5)}
+    }
+
+
+def test_deltas_add_up() -> None:
+    fleet = Fleet(StoppedClock(), 10)
+    fleet.take_otlp(exported(histogram(1, 2, 0, delta=True)))
+    fleet.take_otlp(exported(histogram(2, 2, 1, delta=True)))
+    taken = fleet.histograms()["rocketmq_send_cost_time"][TOPIC]
+    assert taken == Distribution((1.0, 5.0), (3, 4, 1), 15.0)
+
+
+def test_gauges_are_numbers_and_foreign_names_are_left_out() -> None:
+    fleet = Fleet(StoppedClock(), 10)
+    point = NumberDataPoint(attributes=labelled(), as_int=42)
+    fleet.take_otlp(
+        exported(
+            Metric(name="rocketmq.consumer.cached.messages", gauge=Gauge(data_points=[point])),
+            Metric(name="jvm_memory", gauge=Gauge(data_points=[point])),
+        )
+    )
+    assert fleet.gauges() == {"rocketmq_consumer_cached_messages": {TOPIC: 42.0}}
+
+
+def test_opencensus_distributions_are_taken_too() -> None:
+    fleet = Fleet(StoppedClock(), 10)
+    metric = wire.OpenCensusMetric(
+        metric_descriptor=wire.OpenCensusDescriptor(
+            name="rocketmq_process_time", label_keys=[wire.OpenCensusLabelKey(key="topic")]
+        ),
+        timeseries=[
+            wire.OpenCensusSeries(
+                label_values=[wire.OpenCensusLabelValue(value="orders", has_value=True)],
+                points=[
+                    wire.OpenCensusPoint(
+                        distribution_value=wire.OpenCensusDistribution(
+                            count=3,
+                            sum=9,
+                            bucket_options=wire.OpenCensusBucketOptions(
+                                explicit=wire.OpenCensusBounds(bounds=[1, 5])
+                            ),
+                            buckets=[wire.OpenCensusBucket(count=n) for n in (1, 2, 0)],
+                        )
+                    )
+                ],
+            )
+        ],
+    )
+    fleet.take_opencensus(wire.OpenCensusExport(metrics=[metric]).SerializeToString())
+    taken = fleet.histograms()["rocketmq_process_time"][TOPIC]
+    assert taken == Distribution((1.0, 5.0), (1, 2, 0), 9.0)
+
+
+def test_series_are_bounded_and_those_of_a_client_that_left_are_dropped() -> None:
+    clock = StoppedClock()
+    fleet = Fleet(clock, 1)
+    fleet.take_otlp(exported(histogram(1, 0, 0)))
+    other = NumberDataPoint(attributes=labelled("bills"), as_int=1)
+    more = exported(Metric(name="rocketmq_consumer_cached_bytes", gauge=Gauge(data_points=[other])))
+    fleet.take_otlp(more)
+    assert fleet.dropped == 1
+    clock.ms = IDLE_MS + 1
+    fleet.forget_idle()
+    fleet.take_otlp(more)
+    assert list(fleet.gauges()) == ["rocketmq_consumer_cached_bytes"]
