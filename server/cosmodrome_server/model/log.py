@@ -19,7 +19,7 @@ log alone rebuilds everything and the checkpoint may be deleted.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 class RecordKind(IntEnum):
@@ -45,6 +45,8 @@ class RecordKind(IntEnum):
     SNAPSHOT_END = 18
     EXPIRE = 19
     LITE = 20
+    RENEW = 21
+    QUEUE_ENDS = 22  # the log's own, at the start of a segment: the next offset of each queue
 
 
 class MessageState(IntEnum):
@@ -82,9 +84,8 @@ class MessageRecord:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """One record found at start.
+class Replayed(NamedTuple):
+    """One record found at start; a tuple, because a start makes millions of them.
 
     Attributes:
         kind: What it says.
@@ -196,7 +197,11 @@ class Log(QueueReader, Protocol):
         """Say what the writer thread calls once, when a write or fsync failed (fail-stop)."""
 
     def checkpoint(self, rows: Iterable[tuple[bytes, bytes | None]], lsn: int) -> None:
-        """Write changed rows (None deletes) with the LSN they reflect; in a thread of the log."""
+        """Write changed rows (None deletes) with the LSN they reflect; in a thread of the log.
+
+        Called when nothing is staged: the rows reflect every frame up to `open_lsn` - 1. They
+        are written once that frame is durable.
+        """
 
     def set_snapshot(self, snapshot: Callable[[], Iterable[tuple[bytes, bytes]]]) -> None:
         """Say how to get all rows when a new segment begins."""

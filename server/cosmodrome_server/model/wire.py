@@ -142,3 +142,32 @@ def dead_letter_origin(system: bytes | memoryview) -> tuple[str, str] | None:
         if number == DEAD_LETTER_QUEUE and isinstance(value, bytes):
             origin = value
     return None if origin is None else (text_field(origin, 1), text_field(origin, 2))
+
+
+def without_field(data: bytes | memoryview, number: int) -> bytes:
+    """The encoded fields except those of one number."""
+    kept = []
+    position, end = 0, len(data)
+    while position < end:
+        start = position
+        key, position = read_varint(data, position)
+        position = _skip(data, key & 7, position)
+        if key >> 3 != number:
+            kept.append(bytes(data[start:position]))
+    return b"".join(kept)
+
+
+def _skip(data: bytes | memoryview, wire_type: int, position: int) -> int:
+    if wire_type == _VARINT:
+        return read_varint(data, position)[1]
+    if wire_type == _BYTES:
+        length, position = read_varint(data, position)
+    elif wire_type == _FIXED64:
+        length = 8
+    elif wire_type == _FIXED32:
+        length = 4
+    else:
+        raise MessageCorrupted(f"wire type {wire_type} at byte {position} is not one")
+    if position + length > len(data):
+        raise MessageCorrupted(f"field at byte {position} crosses the end at {len(data)}")
+    return position + length

@@ -1,0 +1,139 @@
+"""Many verbs, one durable write: what waits for the open frame, and when it is written.
+
+    turn of the loop      verbs stage records and leave replies in the open frame
+    end of the turn       the writer is idle: the frame is its own (no linger)
+                          it writes: the open frame goes on filling
+    writer thread         fsync ─▶ 1. schedule the loop's part  2. hand the replies over,
+                          one list per sink
+    loop                  the frame's messages become visible, waiters wake; next frame
+
+The loop's part is scheduled before the replies leave, so that whoever acts on a reply
+finds its effect: the client's next call enters the loop behind it.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from cosmodrome_server.broker.interface import ReplySink
+from cosmodrome_server.core.shard import Ends, Shard
+from cosmodrome_server.model.log import Log
+
+Replies = dict[ReplySink, list[tuple[object, bytes]]]
+
+
+class _Frame:
+    """What depends on one frame; called by the writer thread when it is durable."""
+
+    __slots__ = ("_commit", "_replies", "ends")
+
+    def __init__(self, commit: "GroupCommit", replies: Replies, ends: Ends) -> None:
+        self._commit = commit
+        self._replies = replies
+        self.ends = ends
+
+    def on_durable(self) -> None:
+        """On the writer thread."""
+        self._commit.schedule_durable(self)
+        for sink, replies in self._replies.items():
+            sink.reply_many(replies)
+
+
+class GroupCommit:
+    """Gives frames to the writer and takes up what waited for them.
+
+    Args:
+        log: Where frames go.
+        shard: Whose messages become visible.
+        on_turn: Called on the loop after a frame became visible and at the end of every
+            turn in which something was staged.
+    """
+
+    def __init__(self, log: Log, shard: Shard, on_turn: Callable[[], None]) -> None:
+        self._log = log
+        self._shard = shard
+        self._on_turn = on_turn
+        self._loop = asyncio.get_running_loop()
+        self._replies: Replies = {}
+        self._in_flight = 0
+        self.frames = 0
+        self._settled_waiters: list[asyncio.Future[None]] = []
+        self._is_scheduled = False
+        self._wants_writer = False
+        log.set_on_idle(self._on_idle)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything staged is durable and every reply handed over."""
+        return not (self._in_flight or self._replies or self._log.has_staged)
+
+    async def next_frame(self) -> None:
+        """Wait until a frame is durable, or there is nothing to wait for."""
+        if not self.is_settled:
+            waiter = self._loop.create_future()
+            self._settled_waiters.append(waiter)
+            await waiter
+
+    def touch(self) -> None:
+        """Something was staged: commit at the end of this turn of the loop."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._end_turn)
+
+    def reply_when_durable(self, sink: ReplySink, token: object, reply: bytes) -> None:
+        """Hold a reply until everything staged so far is durable."""
+        held = self._replies.get(sink)
+        if held is None:
+            self._replies[sink] = [(token, reply)]
+            self.touch()
+        else:
+            held.append((token, reply))
+
+    def _end_turn(self) -> None:
+        self._is_scheduled = False
+        self._on_turn()
+        self._commit()
+
+    def _commit(self) -> None:
+        if not self._log.has_staged:
+            # Replies without records of their own may rest on records of a frame that is
+            # being written: an ack repeated while the first one is not durable yet.
+            if self._replies and not self._in_flight:
+                replies, self._replies = self._replies, {}
+                for sink, held in replies.items():
+                    sink.reply_many(held)
+            if not self._in_flight:
+                self._release()
+            return
+        frame = _Frame(self, self._replies, {})
+        # Set before asking: the writer may become idle right after it said it was not.
+        self._wants_writer = True
+        frame.ends = self._shard.take_staged_ends()
+        if self._log.commit(frame.on_durable):
+            self._wants_writer = False
+            self._in_flight += 1
+            self._replies = {}
+        else:
+            self._shard.put_back_ends(frame.ends)
+
+    def schedule_durable(self, frame: _Frame) -> None:
+        """On the writer thread: `frame` is on disk."""
+        self._loop.call_soon_threadsafe(self._durable, frame)
+
+    def _durable(self, frame: _Frame) -> None:
+        self._in_flight -= 1
+        self.frames += 1
+        self._shard.make_visible(frame.ends)
+        self._on_turn()
+        self._commit()
+        self._release()
+
+    def _release(self) -> None:
+        waiters, self._settled_waiters = self._settled_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _on_idle(self) -> None:
+        """On the writer thread."""
+        if self._wants_writer:
+            self._loop.call_soon_threadsafe(self._commit)

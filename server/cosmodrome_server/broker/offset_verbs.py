@@ -1,0 +1,183 @@
+"""The verbs about offsets, and pulling, which rests on nothing else."""
+
+from cosmodrome_server.broker.receive_verbs import ReceiveVerbs
+from cosmodrome_server.core.catalogue import TopicState
+from cosmodrome_server.core.long_polling import PULL_GROUP_ID, AnyWaiter
+from cosmodrome_server.core.offsets import accumulation, check_bounds
+from cosmodrome_server.core.progress import Place
+from cosmodrome_server.core.records import SetOffset
+from cosmodrome_server.errors import (
+    BadRequest,
+    BrokerError,
+    CorruptFrame,
+    Forbidden,
+    IllegalOffset,
+    MessageNotFound,
+    OffsetNotFound,
+)
+from cosmodrome_server.model.message import StoredMessage
+from cosmodrome_server.model.queries import (
+    Accumulation,
+    Pulled,
+    PullQuery,
+    PullWaiter,
+    QueueBounds,
+)
+
+# Offsets one pull looks at for messages that match.
+_PULL_SCAN_MAX = 16_384
+
+
+class OffsetVerbs(ReceiveVerbs):
+    """Implements `broker.interface.Offsets` and the pull verbs of `Messaging`."""
+
+    def bounds(self, topic: str, queue_id: int) -> QueueBounds:
+        """See `Offsets`."""
+        return self._bounds(self._queue_of(topic, queue_id), queue_id)
+
+    def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """See `Offsets`."""
+        state = self._queue_of(topic, queue_id)
+        found = self._log.offset_at(state.topic_id, queue_id, timestamp_ms)
+        return min(found, state.visible_offsets[queue_id])
+
+    def committed_offset(self, group: str, topic: str, queue_id: int) -> int:
+        """See `Offsets`."""
+        state = self._queue_of(topic, queue_id)
+        owner = self._shard.catalogue.group(group)
+        progress = self._shard.consumptions.find((owner.group_id, state.topic_id, queue_id))
+        if progress is None:
+            raise OffsetNotFound(f"consumer group {group} committed nothing on {topic} {queue_id}")
+        return progress.done.floor
+
+    def commit_offset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """See `Offsets`."""
+        state = self._queue_of(topic, queue_id)
+        owner = self._group(group)
+        if queue_offset < 0:
+            raise IllegalOffset(f"offset {queue_offset} is negative")
+        progress = self._shard.consumptions.find((owner.group_id, state.topic_id, queue_id))
+        if progress is not None and progress.is_reset_pending:
+            return
+        self._set_offset((owner.group_id, state.topic_id, queue_id), queue_offset)
+
+    def reset_offset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """See `Offsets`."""
+        state = self._queue_of(topic, queue_id)
+        owner = self._shard.catalogue.group(group)
+        bounds = self._bounds(state, queue_id)
+        check_bounds(queue_offset, bounds.min_offset, bounds.max_offset)
+        self._set_offset((owner.group_id, state.topic_id, queue_id), queue_offset, is_reset=True)
+
+    def _set_offset(self, place: Place, queue_offset: int, *, is_reset: bool = False) -> None:
+        self._put(SetOffset(self._advance(), *place, queue_offset, is_reset))
+
+    def accumulation(self, group: str, topic: str) -> Accumulation:
+        """See `Offsets`."""
+        owner = self._shard.catalogue.group(group)
+        state = self._shard.catalogue.topic(topic)
+        consumption = self._shard.consumptions.of(owner.group_id, state.topic_id)
+        return accumulation(consumption, state.topic_id, state.visible_offsets, self._log)
+
+    # Pulling
+
+    def pull(self, query: PullQuery) -> Pulled:
+        """See `Messaging`."""
+        state = self._queue_of(query.topic, query.queue_id)
+        if not state.topic.permission.is_readable:
+            raise Forbidden(f"topic {query.topic} is not readable: its permission is write only")
+        bounds = self._bounds(state, query.queue_id)
+        check_bounds(query.queue_offset, bounds.min_offset, bounds.max_offset)
+        self._notice_reset(state, query)
+        matcher = self._shard.matchers.of(query.filter)
+        found: list[StoredMessage] = []
+        end = min(bounds.max_offset, query.queue_offset + _PULL_SCAN_MAX)
+        at = query.queue_offset
+        hashes = None if at == end else matcher.tag_hashes
+        stored = (
+            None
+            if hashes is None
+            else self._log.tag_hashes(state.topic_id, query.queue_id, at, end)
+        )
+        while at < end and len(found) < query.max_messages:
+            if stored is None or hashes is None or stored[at - query.queue_offset] in hashes:
+                message = self._read(state, query, at)
+                if message is not None:
+                    found.append(message)
+            at += 1
+        return Pulled(found, at)
+
+    def _read(self, state: TopicState, query: PullQuery, at: int) -> StoredMessage | None:
+        queue = (state.topic_id, query.queue_id)
+        try:
+            record = self._log.read(*queue, at)
+        except (CorruptFrame, MessageNotFound):
+            self._counters.lost_messages += 1
+            return None
+        if not self._shard.matchers.of(query.filter).matches(record):
+            return None
+        return StoredMessage(
+            query.topic,
+            query.queue_id,
+            at,
+            record.store_timestamp_ms,
+            self._log.position(*queue, at),
+            record.system,
+            record.user,
+            record.body,
+        )
+
+    def _notice_reset(self, state: TopicState, query: PullQuery) -> None:
+        """A consumer that pulls where its group was reset to knows of it: commits count again."""
+        owner = self._shard.catalogue.groups.get(query.group)
+        if owner is None:
+            return
+        place = (owner.group_id, state.topic_id, query.queue_id)
+        progress = self._shard.consumptions.find(place)
+        if (
+            progress is not None
+            and progress.is_reset_pending
+            and progress.cursor == query.queue_offset
+        ):
+            self._set_offset(place, query.queue_offset)
+
+    def wait_pull(self, waiter: PullWaiter) -> None:
+        """See `Messaging`."""
+        query = waiter.query
+        state = self._queue_of(query.topic, query.queue_id)
+        place = (PULL_GROUP_ID, state.topic_id, query.queue_id)
+        self._polling.add(place, waiter)
+        self._to_wake[place] = None
+        self._commit.touch()
+
+    def _serve(self, waiter: AnyWaiter) -> bool:
+        if not isinstance(waiter, PullWaiter):
+            return super()._serve(waiter)
+        try:
+            pulled = self.pull(waiter.query)
+        except BrokerError:
+            pulled = Pulled([], waiter.query.queue_offset)
+        if not pulled.messages and pulled.next_offset == waiter.query.queue_offset:
+            return False
+        self._polling.remove(waiter)
+        waiter.is_open = False
+        waiter.on_ready(pulled)
+        return True
+
+    def _give_up(self, waiter: AnyWaiter) -> None:
+        if isinstance(waiter, PullWaiter):
+            waiter.on_ready(Pulled([], waiter.query.queue_offset))
+        else:
+            super()._give_up(waiter)
+
+    def _queue_of(self, topic: str, queue_id: int) -> TopicState:
+        state = self._topic(topic)
+        if not 0 <= queue_id < state.topic.queues:
+            raise BadRequest(
+                f"topic {topic} has queues 0 to {state.topic.queues - 1}, not {queue_id}"
+            )
+        return state
+
+    def _bounds(self, state: TopicState, queue_id: int) -> QueueBounds:
+        end = state.visible_offsets[queue_id]
+        return QueueBounds(min(self._log.min_offset(state.topic_id, queue_id), end), end)

@@ -1,0 +1,206 @@
+"""Receiving: now, or when something arrives."""
+
+from cosmodrome_server.broker.settle_verbs import SettleVerbs
+from cosmodrome_server.core.catalogue import GroupState, TopicState
+from cosmodrome_server.core.consumption import Consumption
+from cosmodrome_server.core.long_polling import AnyWaiter, LongPolling
+from cosmodrome_server.core.progress import Place
+from cosmodrome_server.core.receive import Demand, Found, ReceivePlan
+from cosmodrome_server.core.records import Pop
+from cosmodrome_server.errors import BadRequest, BrokerError, Forbidden
+from cosmodrome_server.model.message import Delivery, StoredMessage
+from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
+from cosmodrome_server.model.receipt_handle import ReceiptHandle, suffix
+
+# Waiters served in one turn of the loop; the rest is served in the next.
+_SERVED_PER_TURN = 64
+INFLIGHT_ATTRIBUTE = "inflight.max"
+
+
+class ReceiveVerbs(SettleVerbs):
+    """Implements receiving and waiting of `broker.interface.Messaging`."""
+
+    def _open_polling(self) -> None:
+        self._polling = LongPolling(self._settings.waiters_max, self._settings.waiters_per_group)
+        self._to_wake: dict[Place, None] = {}
+
+    def receive(self, query: ReceiveQuery) -> list[Delivery]:
+        """See `Messaging`."""
+        group = self._group(query.group)
+        topic = self._topic(query.topic)
+        _check_readable(group, topic, query)
+        lease_ms = self._advance()
+        consumption = self._begun(group, topic)
+        room = min(query.max_messages, self._inflight_max(group) - consumption.inflight)
+        if room <= 0:
+            return []
+        is_fifo = group.group.is_fifo
+        client_id = query.client_id if query.auto_renew else ""
+        if client_id:
+            self._live_clients.add(client_id)
+        demand = Demand(
+            lease_ms,
+            self._shard.next_lease_id(),
+            room,
+            query.invisible_ms,
+            group.group.max_attempts,
+            client_id,
+            query.attempt_id if is_fifo else "",
+        )
+        matcher = self._shard.matchers.of(query.filter)
+        if is_fifo:
+            plan = self._shard.plan_fifo_receive(
+                consumption, topic, query.queue_id, matcher, demand
+            )
+        else:
+            plan = self._shard.plan_receive(consumption, topic, matcher, demand)
+        deliveries = self._carry_out(plan, group, topic)
+        if plan.is_more:
+            self._to_wake[self._place(group, topic, query)] = None
+            self._commit.touch()
+        return deliveries
+
+    def _begun(self, group: GroupState, topic: TopicState) -> Consumption:
+        """The consumption of the group on the topic, begun on every queue."""
+        consumption = self._shard.consumptions.of(group.group_id, topic.topic_id)
+        if consumption is None or len(consumption.progress) < topic.topic.queues:
+            for record in self._shard.plan_begin(group.group_id, group.group, topic, self._now()):
+                self._put(record)
+            consumption = self._shard.consumptions.of(group.group_id, topic.topic_id)
+            assert consumption is not None, "a topic has at least one queue"
+        return consumption
+
+    def _inflight_max(self, group: GroupState) -> int:
+        own = group.group.attributes.get(INFLIGHT_ATTRIBUTE, "")
+        allowed = self._settings.inflight_per_group
+        return min(allowed, int(own)) if own.isdecimal() else allowed
+
+    def _carry_out(self, plan: ReceivePlan, group: GroupState, topic: TopicState) -> list[Delivery]:
+        deliveries: list[Delivery] = []
+        for pop, found in zip(plan.pops, plan.found, strict=True):
+            self._put(pop)
+            if found:
+                self._deliver(pop, found, topic.topic.name, deliveries)
+                body_bytes = sum(len(record.body) for _, record in found)
+                key = (topic.topic.name, group.group.name, pop.attempt > 1)
+                self._counters.delivered(key, len(found), body_bytes)
+        for ack in plan.settled:
+            self._put(ack)
+        if plan.exhausted:
+            self._shard.consumptions.exhausted += plan.exhausted
+            self._commit.touch()
+        self._counters.lost_messages += plan.lost
+        if group.group.is_fifo and len(plan.pops) > 1:
+            deliveries.sort(key=_queue_order)
+        return deliveries
+
+    def _deliver(self, pop: Pop, found: Found, topic: str, deliveries: list[Delivery]) -> None:
+        base, attempt, invisible_ms = pop.base, pop.attempt, pop.invisible_ms
+        sealed = self._handles.seal(
+            ReceiptHandle(pop.group_id, pop.topic_id, pop.queue_id, base, pop.lease_id, attempt)
+        )
+        for queue_offset, record in found:
+            message = StoredMessage(
+                topic,
+                record.queue_id,
+                queue_offset,
+                record.store_timestamp_ms,
+                self._log.position(pop.topic_id, pop.queue_id, queue_offset),
+                record.system,
+                record.user,
+                record.body,
+            )
+            handle = sealed + suffix(queue_offset - base)
+            deliveries.append(Delivery(message, handle, attempt, invisible_ms))
+
+    # Waiting
+
+    def wait(self, waiter: Waiter) -> None:
+        """See `Messaging`."""
+        group = self._group(waiter.query.group)
+        topic = self._topic(waiter.query.topic)
+        self._polling.add(self._place(group, topic, waiter.query), waiter)
+        self._commit.touch()
+
+    def cancel(self, waiter: AnyWaiter) -> None:
+        """See `Messaging`."""
+        waiter.is_open = False
+        self._polling.remove(waiter)
+
+    def _place(self, group: GroupState, topic: TopicState, query: ReceiveQuery) -> Place:
+        queue_id = query.queue_id if group.group.is_fifo else ANY_QUEUE
+        return group.group_id, topic.topic_id, queue_id
+
+    def _do_later(self) -> None:
+        super()._do_later()
+        self._collect_wakes()
+        self._wake()
+        self._answer_late()
+
+    def _collect_wakes(self) -> None:
+        visible, self._shard.became_visible = self._shard.became_visible, {}
+        for topic_id, queue_id in visible:
+            for place in self._polling.places_of(topic_id):
+                if place[2] in (ANY_QUEUE, queue_id):
+                    self._to_wake[place] = None
+        consumptions = self._shard.consumptions
+        ready, consumptions.became_ready = consumptions.became_ready, {}
+        for group_id, topic_id, queue_id in ready:
+            self._to_wake[group_id, topic_id, queue_id] = None
+            self._to_wake[group_id, topic_id, ANY_QUEUE] = None
+
+    def _wake(self) -> None:
+        to_wake, self._to_wake = self._to_wake, {}
+        budget = _SERVED_PER_TURN
+        for place in to_wake:
+            while budget and (waiter := self._polling.first(place)) is not None:
+                if not self._serve(waiter):
+                    break
+                budget -= 1
+            if not budget:
+                self._to_wake[place] = None
+                self._commit.touch()
+
+    def _serve(self, waiter: AnyWaiter) -> bool:
+        """Try to answer a waiter; whether it was."""
+        assert isinstance(waiter, Waiter), "pulls wait elsewhere"
+        try:
+            deliveries = self.receive(waiter.query)
+        except BrokerError:
+            # The topic or the group went away, or became unreadable: the next receive of
+            # this client is told why.
+            deliveries = []
+        else:
+            if not deliveries:
+                return False
+        self._polling.remove(waiter)
+        waiter.is_open = False
+        waiter.on_ready(deliveries)
+        return True
+
+    def _answer_late(self) -> None:
+        for waiter in self._polling.take_due(self._clock.monotonic_ms()):
+            waiter.is_open = False
+            self._give_up(waiter)
+
+    def _give_up(self, waiter: AnyWaiter) -> None:
+        assert isinstance(waiter, Waiter), "pulls wait elsewhere"
+        waiter.on_ready([])
+
+    def _next_deadline_ms(self) -> int:
+        return min(super()._next_deadline_ms(), self._polling.next_deadline_ms())
+
+
+def _queue_order(delivery: Delivery) -> tuple[int, int]:
+    return delivery.message.queue_id, delivery.message.queue_offset
+
+
+def _check_readable(group: GroupState, topic: TopicState, query: ReceiveQuery) -> None:
+    if not group.group.is_consumable:
+        raise Forbidden(f"consumer group {query.group} may not consume (is_consumable is off)")
+    if not topic.topic.permission.is_readable:
+        raise Forbidden(f"topic {query.topic} is not readable: its permission is write only")
+    if group.group.is_fifo and not ANY_QUEUE <= query.queue_id < topic.topic.queues:
+        raise BadRequest(
+            f"topic {query.topic} has queues 0 to {topic.topic.queues - 1}, not {query.queue_id}"
+        )

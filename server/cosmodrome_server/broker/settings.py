@@ -1,0 +1,35 @@
+"""What the broker can be told; `app` fills it from the configuration."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """Settings of one broker.
+
+    Attributes:
+        is_auto_create: Topics and groups are created on first use.
+        queues: Message queues of a topic created on first use.
+        topics_max: How many topics there may be.
+        groups_max: How many consumer groups there may be.
+        waiters_max: Receives and pulls that may wait in all.
+        waiters_per_group: … of one group on one topic or queue.
+        inflight_per_group: Messages one group may have in flight on one topic; a group's
+            attribute `inflight.max` lowers it.
+        renew_total_ms: For how long after its receive a delivery is renewed.
+        transaction_first_check_ms: When a half message is first asked about.
+        checkpoint_ms: At most so long between checkpoints, while anything changes.
+        checkpoint_bytes: At most so much log between checkpoints.
+    """
+
+    is_auto_create: bool = False
+    queues: int = 8
+    topics_max: int = 100_000
+    groups_max: int = 100_000
+    waiters_max: int = 100_000
+    waiters_per_group: int = 10_000
+    inflight_per_group: int = 1_000_000
+    renew_total_ms: int = 10_800_000
+    transaction_first_check_ms: int = 6_000
+    checkpoint_ms: int = 30_000
+    checkpoint_bytes: int = 64 << 20

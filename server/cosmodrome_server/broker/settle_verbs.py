@@ -1,0 +1,221 @@
+"""The verbs that end or extend deliveries, and what time does to them."""
+
+import secrets
+from collections.abc import Iterable
+
+from cosmodrome_server.broker.send_verbs import SendVerbs
+from cosmodrome_server.core.catalogue import GroupState, TopicState
+from cosmodrome_server.core.dead_letter import dead_letter_of
+from cosmodrome_server.core.machine import NEVER_MS
+from cosmodrome_server.core.progress import Place, Progress
+from cosmodrome_server.core.records import Ack, DeadLetter
+from cosmodrome_server.core.settle import (
+    leased,
+    plan_ack,
+    plan_change,
+    plan_release,
+    plan_renewal,
+    stale,
+)
+from cosmodrome_server.errors import (
+    CorruptFrame,
+    InvalidReceiptHandle,
+    MessageNotFound,
+    OverloadedError,
+    StoreFull,
+)
+from cosmodrome_server.model.receipt_handle import ReceiptHandle, ReceiptHandles, suffix
+from cosmodrome_server.model.topic import Topic, dead_letter_topic
+
+RECEIPT_KEY = "broker/receipt-key"
+# Dead letters copied in one turn of the loop; the rest goes on in the next.
+_DEAD_LETTERS_PER_TURN = 128
+# With no space for copies, exhausted messages rest this long before the next try.
+_DEAD_LETTER_RETRY_MS = 1_000
+
+
+class SettleVerbs(SendVerbs):
+    """Implements the consumers' part of `broker.interface.Messaging`, but for receiving."""
+
+    _dead_letters_resume_ms = 0
+
+    def _open_receipts(self) -> None:
+        """Take up the key of receipt handles, or draw one on the first start."""
+        key = self._shard.catalogue.kept.get(RECEIPT_KEY)
+        if key is None:
+            key = secrets.token_bytes(32)
+            self.keep(RECEIPT_KEY, key)
+        self._handles = ReceiptHandles(key)
+        self._live_clients: set[str] = set()
+
+    def ack(self, group: str, topic: str, handle: str) -> None:
+        """See `Messaging`."""
+        receipt, queue_offset = self._handles.open(handle)
+        lease_ms = self._advance()
+        owner, progress = self._owner(group, topic, receipt)
+        record = plan_ack(progress, receipt, queue_offset, lease_ms)
+        if record is not None:
+            self._put(record)
+            self._counters.acknowledged(topic, group)
+            if owner.group.is_fifo:
+                self._shard.consumptions.became_ready[progress.place] = None
+
+    def change_invisible_duration(
+        self, group: str, topic: str, handle: str, invisible_ms: int, *, suspend: bool
+    ) -> str:
+        """See `Messaging`."""
+        receipt, queue_offset = self._handles.open(handle)
+        lease_ms = self._advance()
+        _, progress = self._owner(group, topic, receipt)
+        lease = leased(progress, receipt, queue_offset)
+        lease_id = self._shard.next_lease_id()
+        change = (queue_offset, invisible_ms, suspend)
+        record = plan_change(progress, lease, change, lease_id, lease_ms)
+        attempt = lease.attempt
+        self._put(record)
+        sealed = self._handles.seal(ReceiptHandle(*progress.place, queue_offset, lease_id, attempt))
+        return sealed + suffix(0)
+
+    def return_undelivered(self, group: str, handles: Iterable[str]) -> None:
+        """See `Messaging`."""
+        lease_ms = self._advance()
+        for handle in handles:
+            try:
+                receipt, queue_offset = self._handles.open(handle)
+                progress = self._progress(group, receipt)
+                lease = leased(progress, receipt, queue_offset)
+            except InvalidReceiptHandle:
+                continue
+            change = (queue_offset, 0, True)
+            lease_id = self._shard.next_lease_id()
+            self._put(plan_change(progress, lease, change, lease_id, lease_ms))
+        # Invisible for 0 ms is over at once.
+        self._shard.consumptions.advance(lease_ms)
+
+    def forward_to_dead_letter_queue(self, group: str, topic: str, handle: str) -> None:
+        """See `Messaging`."""
+        receipt, queue_offset = self._handles.open(handle)
+        lease_ms = self._advance()
+        owner, progress = self._owner(group, topic, receipt)
+        lease = leased(progress, receipt, queue_offset)
+        self._dead_letter(owner, progress, (lease.lease_id, queue_offset), lease_ms)
+
+    def client_gone(self, client_id: str) -> None:
+        """See `Messaging`."""
+        self._live_clients.discard(client_id)
+        lease_ms = self._advance()
+        for progress, lease in self._shard.consumptions.leases_of(client_id):
+            record = plan_release(progress, lease, lease_ms)
+            if record is not None:
+                self._put(record)
+
+    def _owner(self, group: str, topic: str, receipt: ReceiptHandle) -> tuple[GroupState, Progress]:
+        """The group and the progress a handle is about.
+
+        Raises:
+            InvalidReceiptHandle: It is of another group or topic, or they are gone.
+        """
+        catalogue = self._shard.catalogue
+        owner = catalogue.groups.get(group)
+        where = catalogue.topics.get(topic)
+        if (
+            owner is None
+            or where is None
+            or owner.group_id != receipt.group_id
+            or where.topic_id != receipt.topic_id
+        ):
+            raise InvalidReceiptHandle(
+                f"receipt handle is not of consumer group {group} and topic {topic}"
+            )
+        consumption = self._shard.consumptions.by_pair.get((receipt.group_id, receipt.topic_id))
+        progress = None if consumption is None else consumption.progress.get(receipt.queue_id)
+        if progress is None:
+            raise stale(receipt, receipt.base)
+        return owner, progress
+
+    def _progress(self, group: str, receipt: ReceiptHandle) -> Progress:
+        topic = self._shard.catalogue.topics_by_id.get(receipt.topic_id)
+        if topic is None:
+            raise stale(receipt, receipt.base)
+        return self._owner(group, topic.topic.name, receipt)[1]
+
+    # Later
+
+    def _do_later(self) -> None:
+        self._renew()
+        self._bury_exhausted()
+        super()._do_later()
+
+    def _renew(self) -> None:
+        lease_ms = self._shard.lease_ms
+        for progress, lease in self._shard.consumptions.due_renewals(lease_ms):
+            if lease.client_id in self._live_clients:
+                group = self._shard.catalogue.groups_by_id[progress.place[0]].group
+                self._put(
+                    plan_renewal(
+                        progress,
+                        lease,
+                        group.backoff,
+                        lease_ms,
+                        total_ms=self._settings.renew_total_ms,
+                    )
+                )
+
+    def _bury_exhausted(self) -> None:
+        consumptions = self._shard.consumptions
+        lease_ms = self._shard.lease_ms
+        if not consumptions.exhausted or lease_ms < self._dead_letters_resume_ms:
+            return
+        work = consumptions.exhausted[:_DEAD_LETTERS_PER_TURN]
+        del consumptions.exhausted[: len(work)]
+        for at, (place, queue_offset) in enumerate(work):
+            try:
+                self._bury(place, queue_offset, lease_ms)
+            except (StoreFull, OverloadedError):
+                consumptions.exhausted[:0] = work[at:]
+                self._dead_letters_resume_ms = lease_ms + _DEAD_LETTER_RETRY_MS
+                return
+        if consumptions.exhausted:
+            self._commit.touch()
+
+    def _bury(self, place: Place, queue_offset: int, lease_ms: int) -> None:
+        progress = self._shard.consumptions.find(place)
+        owner = self._shard.catalogue.groups_by_id.get(place[0])
+        if progress is None or owner is None:
+            return
+        if progress.ready.get(queue_offset, 0) > owner.group.max_attempts:
+            self._dead_letter(owner, progress, (0, queue_offset), lease_ms)
+
+    def _dead_letter(
+        self, owner: GroupState, progress: Progress, message: tuple[int, int], lease_ms: int
+    ) -> None:
+        """Move message = (lease id or 0, queue offset) to the dead letters of its group."""
+        lease_id, queue_offset = message
+        _, topic_id, queue_id = progress.place
+        try:
+            original = self._log.read(topic_id, queue_id, queue_offset)
+        except (CorruptFrame, MessageNotFound):
+            self._counters.lost_messages += 1
+            self._put(Ack(lease_ms, *progress.place, lease_id, queue_offset))
+            return
+        target = self._dead_letter_topic(owner)
+        origin = self._shard.catalogue.topics_by_id[topic_id].topic.name
+        copy = dead_letter_of(original, origin, target, self._now())
+        self._put_messages([copy])
+        self._put(DeadLetter(lease_ms, *progress.place, lease_id, queue_offset, copy.queue_offset))
+        self._counters.dead(origin, owner.group.name)
+        if owner.group.is_fifo:
+            self._shard.consumptions.became_ready[progress.place] = None
+
+    def _dead_letter_topic(self, owner: GroupState) -> TopicState:
+        name = dead_letter_topic(owner.group.name)
+        if name not in self._shard.catalogue.topics:
+            self.create_topic(Topic(name, queues=1, created_ms=self._now()))
+        return self._shard.catalogue.topic(name)
+
+    def _next_deadline_ms(self) -> int:
+        first = super()._next_deadline_ms()
+        if not self._shard.consumptions.exhausted:
+            return first
+        resume = self._dead_letters_resume_ms - self._lease_base_ms
+        return resume if first == NEVER_MS else min(first, resume)

@@ -1,0 +1,95 @@
+"""What the broker counts: plain numbers, read by whoever shows them.
+
+Verbs add to dictionaries, which costs what a dictionary costs; `Statistics` is a copy of
+them with the gauges of the moment. Names, labels and formats are the exporter's.
+"""
+
+from dataclasses import dataclass
+
+from cosmodrome_server.model.message import MessageType
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Messages and their body bytes."""
+
+    messages: int = 0
+    body_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Counts since the start, and gauges.
+
+    Attributes:
+        messages_in: (topic, type) → sent.
+        messages_out: (topic, group, is a redelivery) → delivered.
+        acks: (topic, group) → acknowledged.
+        dead_letters: (topic, group) → moved aside.
+        lost_messages: Passed over because their bytes are damaged.
+        frames: Group commits so far.
+        waiters: Receives and pulls waiting now.
+        topics: How many there are, those of dead letters included.
+        groups: How many there are.
+    """
+
+    messages_in: dict[tuple[str, MessageType], Flow]
+    messages_out: dict[tuple[str, str, bool], Flow]
+    acks: dict[tuple[str, str], int]
+    dead_letters: dict[tuple[str, str], int]
+    lost_messages: int
+    frames: int
+    waiters: int
+    topics: int
+    groups: int
+
+
+class Counters:
+    """The counts, while they grow."""
+
+    def __init__(self) -> None:
+        self.messages_in: dict[tuple[str, MessageType], list[int]] = {}
+        self.messages_out: dict[tuple[str, str, bool], list[int]] = {}
+        self.acks: dict[tuple[str, str], int] = {}
+        self.dead_letters: dict[tuple[str, str], int] = {}
+        self.lost_messages = 0
+
+    def sent(self, topic: str, message_type: MessageType, messages: int, body_bytes: int) -> None:
+        """Messages of one type were stored."""
+        flow = self.messages_in.get((topic, message_type))
+        if flow is None:
+            self.messages_in[topic, message_type] = [messages, body_bytes]
+        else:
+            flow[0] += messages
+            flow[1] += body_bytes
+
+    def delivered(self, key: tuple[str, str, bool], messages: int, body_bytes: int) -> None:
+        """Messages were handed out; key = (topic, group, is a redelivery)."""
+        flow = self.messages_out.get(key)
+        if flow is None:
+            self.messages_out[key] = [messages, body_bytes]
+        else:
+            flow[0] += messages
+            flow[1] += body_bytes
+
+    def acknowledged(self, topic: str, group: str) -> None:
+        """A delivery ended for good."""
+        key = (topic, group)
+        self.acks[key] = self.acks.get(key, 0) + 1
+
+    def dead(self, topic: str, group: str) -> None:
+        """A message became a dead letter."""
+        key = (topic, group)
+        self.dead_letters[key] = self.dead_letters.get(key, 0) + 1
+
+
+def frozen(counts: dict[tuple[str, MessageType], list[int]]) -> dict[tuple[str, MessageType], Flow]:
+    """The flows by topic and type, as values."""
+    return {key: Flow(*flow) for key, flow in counts.items()}
+
+
+def frozen_out(
+    counts: dict[tuple[str, str, bool], list[int]],
+) -> dict[tuple[str, str, bool], Flow]:
+    """The flows by topic and group, as values."""
+    return {key: Flow(*flow) for key, flow in counts.items()}

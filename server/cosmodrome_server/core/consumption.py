@@ -1,0 +1,290 @@
+"""All progress of all groups: what records do to it, and what time does to it.
+
+    (group, topic) ─▶ Consumption ─▶ queue ─▶ Progress ─▶ leases
+                                                 ▲
+    deadlines  heap of (deadline, lease id, progress): one entry per lease, however many
+               messages it holds; an entry whose lease was settled or renewed since is
+               passed over when it surfaces
+    renewals   the same, of leases whose client is asked for, a while before the deadline
+
+Time is a record like any other: each one carries the lease clock, and `advance` ends the
+leases due by then before the record is applied. Live, the shell advances more often; as
+what an expiry does depends on the lease alone, the state is the same.
+"""
+
+import heapq
+from collections.abc import Iterator
+
+from cosmodrome_server.core import progress_row
+from cosmodrome_server.core.catalogue import Catalogue
+from cosmodrome_server.core.machine import NEVER_MS, DirtyRow, Row
+from cosmodrome_server.core.progress import Lease, Place, Progress
+from cosmodrome_server.core.records import (
+    Ack,
+    ChangeInvisible,
+    ConsumptionRecord,
+    DeadLetter,
+    Pop,
+    Renew,
+    SetOffset,
+)
+
+Pair = tuple[int, int]
+
+# A lease is renewed this long before it ends, or at half its time if that is shorter.
+RENEW_AHEAD_MS = 10_000
+
+
+class Consumption:
+    """One group's progress on one topic.
+
+    Attributes:
+        pair: (group id, topic id).
+        progress: Queue id → progress.
+        turn: The queue the next receive begins with.
+        is_ready_first: Whether the odd place of the next batch is for a redelivery.
+        inflight: Messages under leases.
+    """
+
+    __slots__ = ("inflight", "is_ready_first", "pair", "progress", "turn")
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        self.progress: dict[int, Progress] = {}
+        self.turn = 0
+        self.is_ready_first = False
+        self.inflight = 0
+
+
+class Consumptions:
+    """The machine of deliveries. See `core.machine` for the contract of its methods."""
+
+    row_prefix = progress_row.PREFIX
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self.by_pair: dict[Pair, Consumption] = {}
+        self.last_lease_id = 0
+        # What time and records left for others to do; whoever does it empties them.
+        self.became_ready: dict[Place, None] = {}
+        self.exhausted: list[tuple[Place, int]] = []
+        self._deadlines: list[tuple[int, int, Progress]] = []
+        self._renewals: list[tuple[int, int, Progress]] = []
+        self._leases_of_client: dict[str, dict[int, Progress]] = {}
+        self._dirty: list[Progress] = []
+        self._deleted: dict[bytes, None] = {}
+
+    def of(self, group_id: int, topic_id: int) -> Consumption | None:
+        """The consumption of a group on a topic, None before its first."""
+        return self.by_pair.get((group_id, topic_id))
+
+    def at(self, place: Place) -> Progress:
+        """The progress at a place that is known to exist."""
+        return self.by_pair[place[:2]].progress[place[2]]
+
+    def find(self, place: Place) -> Progress | None:
+        """The progress at a place, None if there is none."""
+        consumption = self.by_pair.get(place[:2])
+        return None if consumption is None else consumption.progress.get(place[2])
+
+    def apply(self, record: ConsumptionRecord) -> None:
+        """Do what the record says; `advance` to its time was called before."""
+        match record:
+            case Ack():
+                self.apply_ack(record)
+            case Pop():
+                self.apply_pop(record)
+            case ChangeInvisible():
+                self._apply_change(record)
+            case Renew():
+                self._apply_renew(record)
+            case DeadLetter():
+                self._apply_settled(record.lease_id, record.queue_offset, record)
+            case SetOffset():
+                self._apply_offset(record)
+
+    def apply_pop(self, record: Pop) -> None:
+        """Hand messages out."""
+        consumption = self.by_pair[record.group_id, record.topic_id]
+        progress = consumption.progress[record.queue_id]
+        lease = progress.pop(record)
+        consumption.turn = record.queue_id + 1
+        consumption.is_ready_first = bool(record.count)
+        if lease is not None:
+            if not record.replaces:
+                consumption.inflight += lease.mask.bit_count()
+            self.last_lease_id = max(self.last_lease_id, record.lease_id)
+            self._watch(progress, lease)
+        self._soil(progress)
+
+    def apply_ack(self, record: Ack) -> None:
+        """End a delivery for good."""
+        self._apply_settled(record.lease_id, record.queue_offset, record)
+
+    def _apply_settled(self, lease_id: int, queue_offset: int, record: Ack | DeadLetter) -> None:
+        consumption = self.by_pair[record.group_id, record.topic_id]
+        progress = consumption.progress[record.queue_id]
+        progress.settle(lease_id, queue_offset)
+        if lease_id:
+            consumption.inflight -= 1
+        self._soil(progress)
+
+    def _apply_change(self, record: ChangeInvisible) -> None:
+        progress = self.at((record.group_id, record.topic_id, record.queue_id))
+        lease = progress.change(record)
+        self.last_lease_id = max(self.last_lease_id, lease.lease_id)
+        self._watch(progress, lease)
+        self._soil(progress)
+
+    def _apply_renew(self, record: Renew) -> None:
+        progress = self.at((record.group_id, record.topic_id, record.queue_id))
+        lease = progress.leases[record.lease_id]
+        lease.deadline_ms = record.at_ms + record.invisible_ms
+        lease.renewals += 1
+        if record.is_last:
+            self._forget_client(lease)
+            lease.client_id = ""
+        self._watch(progress, lease)
+        self._soil(progress)
+
+    def _apply_offset(self, record: SetOffset) -> None:
+        place = (record.group_id, record.topic_id, record.queue_id)
+        consumption = self.by_pair.get(place[:2])
+        if consumption is None:
+            consumption = self.by_pair[place[:2]] = Consumption(place[:2])
+        progress = consumption.progress.get(record.queue_id)
+        if progress is None:
+            progress = Progress(place, record.queue_offset)
+            progress.is_reset_pending = record.is_reset
+            consumption.progress[record.queue_id] = progress
+        else:
+            consumption.inflight -= progress.inflight
+            for lease in progress.leases.values():
+                self._forget_client(lease)
+            progress.move_to(record.queue_offset, is_reset=record.is_reset)
+        self.became_ready[place] = None
+        self._soil(progress)
+
+    def _watch(self, progress: Progress, lease: Lease) -> None:
+        heapq.heappush(self._deadlines, (lease.deadline_ms, lease.lease_id, progress))
+        if lease.client_id:
+            left = lease.deadline_ms - lease.popped_ms
+            ahead = min(RENEW_AHEAD_MS, left // 2)
+            heapq.heappush(self._renewals, (lease.deadline_ms - ahead, lease.lease_id, progress))
+            self._leases_of_client.setdefault(lease.client_id, {})[lease.lease_id] = progress
+
+    def _forget_client(self, lease: Lease) -> None:
+        of_client = self._leases_of_client.get(lease.client_id)
+        if of_client is not None:
+            of_client.pop(lease.lease_id, None)
+            if not of_client:
+                del self._leases_of_client[lease.client_id]
+
+    def _soil(self, progress: Progress) -> None:
+        if not progress.is_dirty:
+            progress.is_dirty = True
+            self._dirty.append(progress)
+
+    def advance(self, lease_ms: int) -> None:
+        """End every lease due at or before `lease_ms`."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] <= lease_ms:
+            deadline_ms, lease_id, progress = heapq.heappop(deadlines)
+            lease = progress.leases.get(lease_id)
+            if lease is not None and lease.deadline_ms <= deadline_ms:
+                self._expire(progress, lease)
+
+    def _expire(self, progress: Progress, lease: Lease) -> None:
+        self._forget_client(lease)
+        offsets = progress.expire(lease)
+        group_id, topic_id, _ = progress.place
+        self.by_pair[group_id, topic_id].inflight -= len(offsets)
+        if progress.ready[offsets[0]] > self._catalogue.groups_by_id[group_id].group.max_attempts:
+            self.exhausted += [(progress.place, queue_offset) for queue_offset in offsets]
+        self.became_ready[progress.place] = None
+        self._soil(progress)
+
+    def due_renewals(self, lease_ms: int) -> list[tuple[Progress, Lease]]:
+        """Take the leases whose client must be looked for now."""
+        renewals = self._renewals
+        due = []
+        while renewals and renewals[0][0] <= lease_ms:
+            _, lease_id, progress = heapq.heappop(renewals)
+            lease = progress.leases.get(lease_id)
+            # An earlier entry of a lease renewed since is early: its own entry follows.
+            if lease is not None and lease.client_id and lease.deadline_ms > lease_ms:
+                ahead = min(RENEW_AHEAD_MS, (lease.deadline_ms - lease.popped_ms) // 2)
+                if lease.deadline_ms - ahead <= lease_ms:
+                    due.append((progress, lease))
+        return due
+
+    def leases_of(self, client_id: str) -> list[tuple[Progress, Lease]]:
+        """The leases that are renewed for a client."""
+        of_client = self._leases_of_client.get(client_id, {})
+        return [
+            (progress, progress.leases[lease_id])
+            for lease_id, progress in of_client.items()
+            if lease_id in progress.leases
+        ]
+
+    def next_deadline_ms(self) -> int:
+        """When `advance` or `due_renewals` may next have something to do, on the lease clock."""
+        first = self._deadlines[0][0] if self._deadlines else NEVER_MS
+        if self._renewals and self._renewals[0][0] < first:
+            return self._renewals[0][0]
+        return first
+
+    def drop_topic(self, topic_id: int) -> None:
+        """Forget what groups did on a deleted topic."""
+        self._drop([pair for pair in self.by_pair if pair[1] == topic_id])
+
+    def drop_group(self, group_id: int) -> None:
+        """Forget what a deleted group did."""
+        self._drop([pair for pair in self.by_pair if pair[0] == group_id])
+
+    def _drop(self, pairs: list[Pair]) -> None:
+        for pair in pairs:
+            for progress in self.by_pair.pop(pair).progress.values():
+                for lease in progress.leases.values():
+                    self._forget_client(lease)
+                progress.leases.clear()
+                self.became_ready.pop(progress.place, None)
+                self._deleted[progress_row.encode_key(progress.place)] = None
+        gone = set(pairs)
+        self.exhausted = [work for work in self.exhausted if work[0][:2] not in gone]
+
+    def rows(self) -> Iterator[Row]:
+        """All progress."""
+        for consumption in self.by_pair.values():
+            for progress in consumption.progress.values():
+                yield progress_row.encode_key(progress.place), progress_row.encode_value(progress)
+
+    def dirty_rows(self) -> Iterator[DirtyRow]:
+        """Progress that changed since the last call."""
+        deleted, self._deleted = self._deleted, {}
+        dirty, self._dirty = self._dirty, []
+        for key in deleted:
+            yield key, None
+        for progress in dirty:
+            progress.is_dirty = False
+            key = progress_row.encode_key(progress.place)
+            if key not in deleted:
+                yield key, progress_row.encode_value(progress)
+
+    def restore(self, key: bytes, value: bytes) -> None:
+        """Take back one progress; groups and topics are there already."""
+        progress = progress_row.decode(progress_row.decode_key(key), value)
+        group_id, topic_id, queue_id = progress.place
+        consumption = self.by_pair.setdefault(
+            (group_id, topic_id), Consumption((group_id, topic_id))
+        )
+        consumption.progress[queue_id] = progress
+        consumption.inflight += progress.inflight
+        for lease in progress.leases.values():
+            self._watch(progress, lease)
+        attempts_max = self._catalogue.groups_by_id[group_id].group.max_attempts
+        self.exhausted += [
+            (progress.place, queue_offset)
+            for queue_offset, attempt in progress.ready.items()
+            if attempt > attempts_max
+        ]

@@ -1,0 +1,196 @@
+"""Ordered groups: which messages of a queue may be delivered next.
+
+A message waits while one before it of the same message group is in flight, and while any
+of its group is: so a group is never in flight twice and never overtakes itself, and other
+groups of the queue go on. Messages without a message group are one group of their own.
+
+    queue    A1   B1   A2   C1   B2         A1 in flight:
+    receive       B1        C1   B2         A2 is passed over and held
+    held               A2                   ready as attempt 1, free once A1 is settled
+
+What is acknowledged stays so: nothing behind an unsettled message comes again for its
+sake. A receive repeated with the attempt id of the last one takes its messages over, with
+the same attempt, under new handles: its answer was lost.
+
+Source: protocol.md 7.10 and its DO marks; the reference blocks the whole queue.
+"""
+
+from cosmodrome_server.core.machine import Matcher
+from cosmodrome_server.core.progress import Progress
+from cosmodrome_server.core.receive import Demand, Found, ReceivePlan, ReceivePlanner
+from cosmodrome_server.core.records import LEASE_SPAN, Pop
+from cosmodrome_server.model import wire
+from cosmodrome_server.model.log import MessageRecord, QueueReader
+
+# Messages of one queue held back for their groups before the scan stops. 4 leases' worth:
+# beyond it a stuck group is better seen as lag than as memory.
+HELD_MAX = 2_048
+_NAMES_MAX = 200_000
+
+MessageKey = tuple[int, int, int]
+
+
+class MessageGroups:
+    """Remembers which message group an offset belongs to, to spare reading it again."""
+
+    def __init__(self, reader: QueueReader) -> None:
+        self._reader = reader
+        self._names: dict[MessageKey, str] = {}
+
+    def name_of(self, planner: ReceivePlanner, progress: Progress, queue_offset: int) -> str:
+        """The message group at an offset; "" if it has none or cannot be read."""
+        key = (progress.place[1], progress.place[2], queue_offset)
+        name = self._names.get(key)
+        if name is None:
+            record = planner.read(progress, queue_offset)
+            name = "" if record is None else self.remember(key, record)
+        return name
+
+    def remember(self, key: MessageKey, record: MessageRecord) -> str:
+        """Note the message group of a message that was read."""
+        if len(self._names) >= _NAMES_MAX:
+            self._names.clear()
+        name = self._names[key] = wire.message_group(record.system)
+        return name
+
+
+class FifoPlanner:
+    """Plans one receive of an ordered group; made for it and thrown away."""
+
+    def __init__(
+        self, demand: Demand, matcher: Matcher, reader: QueueReader, groups: MessageGroups
+    ) -> None:
+        self._planner = ReceivePlanner(demand, matcher, reader)
+        self._demand = demand
+        self._matcher = matcher
+        self._groups = groups
+        self._room = demand.room
+
+    @property
+    def plan(self) -> ReceivePlan:
+        """What was planned so far."""
+        return self._planner.plan
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the batch is."""
+        return self._room == 0
+
+    def receive(self, progress: Progress, visible: int) -> None:
+        """Take from one queue, whose durable end is `visible`."""
+        attempt_id = self._demand.attempt_id
+        if attempt_id and attempt_id == progress.attempt_id and self._repeat(progress):
+            return
+        blocked = {
+            self._groups.name_of(self._planner, progress, queue_offset)
+            for lease in progress.leases.values()
+            for queue_offset in lease.offsets()
+        }
+        self._take_ready(progress, blocked)
+        if self._room and visible > progress.cursor and len(progress.ready) < HELD_MAX:
+            self._take_fresh(progress, blocked, min(visible, progress.cursor + LEASE_SPAN))
+
+    def _repeat(self, progress: Progress) -> bool:
+        taken = False
+        for lease_id in progress.attempt_leases:
+            lease = progress.leases.get(lease_id)
+            if lease is None:
+                continue
+            found = [
+                (queue_offset, record)
+                for queue_offset in lease.offsets()
+                if (record := self._planner.read(progress, queue_offset)) is not None
+            ]
+            if found:
+                pop = self._pop(progress, lease.base, lease.mask, lease.attempt)
+                pop.replaces = lease_id
+                self._planner.take(pop, found)
+                taken = True
+        if taken:
+            self._room = 0
+        return taken
+
+    def _take_ready(self, progress: Progress, blocked: set[str]) -> None:
+        run: Found = []
+        run_attempt = 0
+        for queue_offset in sorted(progress.ready):
+            if not self._room:
+                break
+            attempt = progress.ready[queue_offset]
+            name = self._groups.name_of(self._planner, progress, queue_offset)
+            if name in blocked:
+                continue
+            if attempt > self._demand.attempts_max:
+                self.plan.exhausted.append((progress.place, queue_offset))
+                blocked.add(name)
+                continue
+            record = self._planner.read(progress, queue_offset)
+            if record is None or not self._matcher.matches(record):
+                self._planner.settle(progress, queue_offset)
+                continue
+            if run and (attempt != run_attempt or queue_offset >= run[0][0] + LEASE_SPAN):
+                self._pop_run(progress, run, run_attempt)
+                run = []
+            run.append((queue_offset, record))
+            run_attempt = attempt
+            self._room -= 1
+        if run:
+            self._pop_run(progress, run, run_attempt)
+        if not self._room:
+            self.plan.is_more = True
+
+    def _pop_run(self, progress: Progress, run: Found, attempt: int) -> None:
+        base = run[0][0]
+        mask = sum(1 << (queue_offset - base) for queue_offset, _ in run)
+        self._planner.take(self._pop(progress, base, mask, attempt), run)
+
+    def _take_fresh(self, progress: Progress, blocked: set[str], end: int) -> None:
+        # Held messages of a group must go before its new ones, also when the filter or the
+        # batch passed them over in this very receive.
+        base = progress.cursor
+        blocked = blocked | self._held_groups(progress)
+        found: Found = []
+        mask = held = 0
+        at = base
+        while at < end and self._room:
+            record = self._planner.read(progress, at)
+            if record is not None and self._matcher.matches(record):
+                _, topic_id, queue_id = progress.place
+                name = self._groups.remember((topic_id, queue_id, at), record)
+                if name in blocked:
+                    held |= 1 << (at - base)
+                else:
+                    mask |= 1 << (at - base)
+                    found.append((at, record))
+                    self._room -= 1
+            at += 1
+        if at > base:
+            pop = self._pop(progress, base, mask, 1)
+            pop.count = at - base
+            pop.held = held
+            self._planner.take(pop, found)
+        self.plan.is_more = self.plan.is_more or not self._room
+
+    def _held_groups(self, progress: Progress) -> set[str]:
+        taken = {queue_offset for found in self.plan.found for queue_offset, _ in found}
+        return {
+            self._groups.name_of(self._planner, progress, queue_offset)
+            for queue_offset in progress.ready
+            if queue_offset not in taken
+        }
+
+    def _pop(self, progress: Progress, base: int, mask: int, attempt: int) -> Pop:
+        demand = self._demand
+        return Pop(
+            demand.lease_ms,
+            *progress.place,
+            demand.first_lease_id + len(self.plan.pops) if mask else 0,
+            base,
+            0,
+            mask,
+            attempt=attempt,
+            invisible_ms=demand.invisible_ms,
+            is_auto_renewed=bool(demand.client_id),
+            client_id=demand.client_id,
+            attempt_id=demand.attempt_id,
+        )

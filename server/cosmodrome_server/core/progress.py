@@ -1,0 +1,231 @@
+"""What one consumer group has done, has in flight and must see again on one queue.
+
+    0 ───── floor ──────────────────── cursor ────────────── visible ─▶ queue offsets
+    done    │ done · leased · ready    │ never looked at     │ not durable yet
+
+Between floor and cursor every offset is in exactly one of three places:
+
+    leased ──ack, dead letter──▶ done          (`DoneSet`)
+       │ ──change invisible────▶ leased, under a lease of its own
+       └ ──deadline────────────▶ ready         (offset → the attempt it will be)
+    ready  ──pop───────────────▶ leased
+
+A lease is one object per pop call, however many messages it holds: a base offset and a
+bitmap of those not settled. Messages are never copied to be delivered again.
+
+Everything here is changed by `core.consumption` only, when it applies a record.
+"""
+
+from cosmodrome_server.core.done_set import DoneSet
+from cosmodrome_server.core.records import ChangeInvisible, Pop
+
+Place = tuple[int, int, int]
+
+
+class Lease:
+    """Messages handed out by one pop, hidden until a deadline.
+
+    Attributes:
+        lease_id: Unique in the shard.
+        base: The queue offset of bit 0.
+        mask: Bit i: base + i is in flight under this lease.
+        deadline_ms: When what is left becomes ready, on the lease clock.
+        attempt: The delivery attempt of its messages.
+        popped_ms: When it began; renewing is bounded from here.
+        renewals: How often it was renewed.
+        is_suspended: Whether the next delivery is the same attempt again.
+        client_id: Who renews it, "" for nobody.
+    """
+
+    __slots__ = (
+        "attempt",
+        "base",
+        "client_id",
+        "deadline_ms",
+        "is_suspended",
+        "lease_id",
+        "mask",
+        "popped_ms",
+        "renewals",
+    )
+
+    def __init__(self, lease_id: int, base: int, mask: int, deadline_ms: int, attempt: int) -> None:
+        self.lease_id = lease_id
+        self.base = base
+        self.mask = mask
+        self.deadline_ms = deadline_ms
+        self.attempt = attempt
+        self.popped_ms = 0
+        self.renewals = 0
+        self.is_suspended = False
+        self.client_id = ""
+
+    def holds(self, queue_offset: int) -> bool:
+        """Whether the message is in flight under this lease."""
+        bit = queue_offset - self.base
+        return bit >= 0 and bool(self.mask >> bit & 1)
+
+    def offsets(self) -> list[int]:
+        """The queue offsets in flight, ascending."""
+        found = []
+        mask = self.mask
+        while mask:
+            low = mask & -mask
+            found.append(self.base + low.bit_length() - 1)
+            mask ^= low
+        return found
+
+
+class Progress:
+    """A group's progress on one queue.
+
+    Attributes:
+        place: (group id, topic id, queue id).
+        done: What is settled; its floor is the group's committed offset.
+        cursor: The first offset never looked at.
+        ready: Offset → attempt of messages to deliver (again), in the order they became so.
+        leases: Lease id → lease.
+        attempt_id: The client's name for the last receive of a FIFO group, "" for none.
+        attempt_leases: The leases of that receive.
+        is_reset_pending: An operator moved the group and no consumer has noticed yet.
+        is_dirty: Changed since its row was written last.
+    """
+
+    __slots__ = (
+        "attempt_id",
+        "attempt_leases",
+        "cursor",
+        "done",
+        "is_dirty",
+        "is_reset_pending",
+        "leases",
+        "place",
+        "ready",
+    )
+
+    def __init__(self, place: Place, start: int) -> None:
+        self.place = place
+        self.done = DoneSet(start)
+        self.cursor = start
+        self.ready: dict[int, int] = {}
+        self.leases: dict[int, Lease] = {}
+        self.attempt_id = ""
+        self.attempt_leases: list[int] = []
+        self.is_reset_pending = False
+        self.is_dirty = False
+
+    @property
+    def inflight(self) -> int:
+        """How many messages are leased."""
+        return sum(lease.mask.bit_count() for lease in self.leases.values())
+
+    def pop(self, record: Pop) -> Lease | None:
+        """Take messages out of the unseen, the ready or another lease, into a new one."""
+        self.is_reset_pending = False
+        base, mask = record.base, record.mask
+        if record.replaces:
+            self._take_over(record)
+        elif record.count:
+            end = base + record.count
+            taken = mask | record.held
+            if not taken:
+                self.done.add_range(base, end)
+            elif taken.bit_count() < record.count:
+                self._settle_gaps(base, end, taken)
+            self.cursor = end
+            self._hold(base, record.held)
+        else:
+            self._take_ready(base, mask)
+        if record.attempt_id:
+            self._remember_attempt(record)
+        if not mask:
+            return None
+        lease = Lease(
+            record.lease_id, base, mask, record.at_ms + record.invisible_ms, record.attempt
+        )
+        lease.popped_ms = record.at_ms
+        lease.client_id = record.client_id
+        self.leases[record.lease_id] = lease
+        return lease
+
+    def _settle_gaps(self, base: int, end: int, taken: int) -> None:
+        span = taken.bit_length()
+        self.done.add_mask(base, ((1 << span) - 1) & ~taken)
+        self.done.add_range(base + span, end)
+
+    def _hold(self, base: int, held: int) -> None:
+        while held:
+            low = held & -held
+            self.ready[base + low.bit_length() - 1] = 1
+            held ^= low
+
+    def _take_ready(self, base: int, mask: int) -> None:
+        while mask:
+            low = mask & -mask
+            del self.ready[base + low.bit_length() - 1]
+            mask ^= low
+
+    def _take_over(self, record: Pop) -> None:
+        old = self.leases[record.replaces]
+        shift = record.base - old.base
+        old.mask &= ~(record.mask << shift if shift >= 0 else record.mask >> -shift)
+        if not old.mask:
+            del self.leases[old.lease_id]
+
+    def _remember_attempt(self, record: Pop) -> None:
+        if record.attempt_id != self.attempt_id:
+            self.attempt_id = record.attempt_id
+            self.attempt_leases = []
+        elif record.replaces in self.attempt_leases:
+            self.attempt_leases.remove(record.replaces)
+        if record.lease_id:
+            self.attempt_leases.append(record.lease_id)
+
+    def settle(self, lease_id: int, queue_offset: int) -> None:
+        """End a delivery, or what waits for one (lease 0), for good."""
+        if lease_id:
+            self._leave(lease_id, queue_offset)
+        else:
+            self.ready.pop(queue_offset, None)
+        self.done.add(queue_offset)
+
+    def _leave(self, lease_id: int, queue_offset: int) -> Lease:
+        lease = self.leases[lease_id]
+        lease.mask ^= 1 << (queue_offset - lease.base)
+        if not lease.mask:
+            del self.leases[lease_id]
+        return lease
+
+    def change(self, record: ChangeInvisible) -> Lease:
+        """Give one message a lease of its own."""
+        old = self._leave(record.lease_id, record.queue_offset)
+        lease = Lease(
+            record.new_lease_id,
+            record.queue_offset,
+            1,
+            record.at_ms + record.invisible_ms,
+            old.attempt,
+        )
+        lease.popped_ms = record.at_ms
+        lease.is_suspended = record.is_suspended
+        self.leases[lease.lease_id] = lease
+        return lease
+
+    def expire(self, lease: Lease) -> list[int]:
+        """Make what is left of a lease ready; return those offsets, ascending."""
+        del self.leases[lease.lease_id]
+        offsets = lease.offsets()
+        attempt = lease.attempt if lease.is_suspended else lease.attempt + 1
+        for queue_offset in offsets:
+            self.ready[queue_offset] = attempt
+        return offsets
+
+    def move_to(self, queue_offset: int, *, is_reset: bool) -> None:
+        """Forget everything and go on from an offset."""
+        self.done = DoneSet(queue_offset)
+        self.cursor = queue_offset
+        self.ready.clear()
+        self.leases.clear()
+        self.attempt_id = ""
+        self.attempt_leases = []
+        self.is_reset_pending = is_reset

@@ -1,0 +1,122 @@
+"""A progress as a row of the checkpoint: b"P" + place → bytes.
+
+    key     'P' · group id u32 · topic id u32 · queue id u32   (big-endian: groups sort together)
+    value   floor u64 · cursor u64 · flags u8 · counts: chunks u32, ready u32, leases u32,
+            attempt leases u16, attempt id u16
+            chunks:  number u64 · 64 bytes
+            ready:   offset u64 · attempt u16                        in the order they became so
+            leases:  id u64 · base u64 · deadline u64 · popped u64 · attempt u16 · renewals u16 ·
+                     flags u8 · lengths of mask u8, client u16 · those bytes
+            attempt leases: id u64 each · the attempt id
+
+Equal progress gives equal bytes: the state hash of a shard is taken over its rows.
+"""
+
+from struct import Struct
+
+from cosmodrome_server.core.done_set import CHUNK_BITS
+from cosmodrome_server.core.progress import Lease, Place, Progress
+
+PREFIX = b"P"
+
+_KEY = Struct(">cIII")
+_HEAD = Struct("<QQBIIIHH")
+_NUMBER = Struct("<Q")
+_READY = Struct("<QH")
+_LEASE = Struct("<QQQQHHBBH")
+_CHUNK_BYTES = CHUNK_BITS // 8
+_RESET_PENDING = 1
+_SUSPENDED = 1
+
+
+def encode_key(place: Place) -> bytes:
+    """The key of a progress."""
+    return _KEY.pack(PREFIX, *place)
+
+
+def decode_key(key: bytes) -> Place:
+    """The inverse of `encode_key`."""
+    _, group_id, topic_id, queue_id = _KEY.unpack(key)
+    return group_id, topic_id, queue_id
+
+
+def encode_value(progress: Progress) -> bytes:
+    """The value of a progress."""
+    chunks = progress.done.above_floor()
+    attempt_id = progress.attempt_id.encode()
+    parts = [
+        _HEAD.pack(
+            progress.done.floor,
+            progress.cursor,
+            _RESET_PENDING if progress.is_reset_pending else 0,
+            len(chunks),
+            len(progress.ready),
+            len(progress.leases),
+            len(progress.attempt_leases),
+            len(attempt_id),
+        )
+    ]
+    for number, bits in chunks:
+        parts += (_NUMBER.pack(number), bits.to_bytes(_CHUNK_BYTES, "little"))
+    parts += [_READY.pack(offset, attempt) for offset, attempt in progress.ready.items()]
+    for lease in progress.leases.values():
+        parts += _lease_parts(lease)
+    parts += [_NUMBER.pack(lease_id) for lease_id in progress.attempt_leases]
+    parts.append(attempt_id)
+    return b"".join(parts)
+
+
+def _lease_parts(lease: Lease) -> tuple[bytes, bytes, bytes]:
+    mask = lease.mask.to_bytes((lease.mask.bit_length() + 7) >> 3, "little")
+    client = lease.client_id.encode()
+    head = _LEASE.pack(
+        lease.lease_id,
+        lease.base,
+        lease.deadline_ms,
+        lease.popped_ms,
+        lease.attempt,
+        lease.renewals,
+        _SUSPENDED if lease.is_suspended else 0,
+        len(mask),
+        len(client),
+    )
+    return head, mask, client
+
+
+def decode(place: Place, value: bytes) -> Progress:
+    """The inverse of `encode_value`."""
+    floor, cursor, flags, chunks, ready, leases, attempt_leases, id_bytes = _HEAD.unpack_from(value)
+    progress = Progress(place, floor)
+    progress.cursor = cursor
+    progress.is_reset_pending = bool(flags & _RESET_PENDING)
+    at = _HEAD.size
+    for _ in range(chunks):
+        bits = int.from_bytes(value[at + 8 : at + 8 + _CHUNK_BYTES], "little")
+        progress.done.chunks[_NUMBER.unpack_from(value, at)[0]] = bits
+        at += 8 + _CHUNK_BYTES
+    for _ in range(ready):
+        queue_offset, attempt = _READY.unpack_from(value, at)
+        progress.ready[queue_offset] = attempt
+        at += _READY.size
+    for _ in range(leases):
+        at = _decode_lease(progress, value, at)
+    for _ in range(attempt_leases):
+        progress.attempt_leases.append(_NUMBER.unpack_from(value, at)[0])
+        at += 8
+    progress.attempt_id = value[at : at + id_bytes].decode()
+    return progress
+
+
+def _decode_lease(progress: Progress, value: bytes, at: int) -> int:
+    lease_id, base, deadline_ms, popped_ms, attempt, renewals, flags, masked, client = (
+        _LEASE.unpack_from(value, at)
+    )
+    at += _LEASE.size
+    mask = int.from_bytes(value[at : at + masked], "little")
+    lease = Lease(lease_id, base, mask, deadline_ms, attempt)
+    lease.popped_ms = popped_ms
+    lease.renewals = renewals
+    lease.is_suspended = bool(flags & _SUSPENDED)
+    lease.client_id = value[at + masked : at + masked + client].decode()
+    progress.leases[lease_id] = lease
+    return at + int(masked) + int(client)

@@ -1,0 +1,261 @@
+"""Which messages the next receive of a group gets, and under which leases.
+
+A receive is served from all queues of the topic, beginning where the last one ended, so
+that none starves and none waits for a client to name it. New messages and redeliveries
+share a batch in halves; what one does not need the other gets, and the odd place goes to
+each in turn.
+
+    queue    … done │ ready: 3, 7 │ cursor ▶ 9 10 11 12 … visible
+    batch of 4      └─ Pop [3, 7] ┘└ Pop [9, 10], cursor ▶ 11
+
+Messages that do not match the filter, were taken by retention or are damaged are passed
+over and settled: a pop says what it delivers, and the rest of its range is done.
+Ordered groups: `core.message_group`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cosmodrome_server.core.consumption import Consumption
+from cosmodrome_server.core.machine import Matcher
+from cosmodrome_server.core.progress import Place, Progress
+from cosmodrome_server.core.records import LEASE_SPAN, Ack, Pop
+from cosmodrome_server.errors import CorruptFrame, MessageNotFound
+from cosmodrome_server.model.log import MessageRecord, QueueReader
+
+# Offsets one receive looks at before it lets others have a turn of the loop.
+SCAN_OFFSETS_MAX = 65_536
+_SCAN_STEP = 4_096
+
+Found = list[tuple[int, MessageRecord]]
+
+
+@dataclass(slots=True)
+class Demand:
+    """What a receive may take.
+
+    Attributes:
+        lease_ms: The lease clock.
+        first_lease_id: The first of as many lease ids as are needed.
+        room: How many messages, at least 1.
+        invisible_ms: How long they are hidden.
+        attempts_max: Deliveries a message gets.
+        client_id: Who renews; "" for nobody.
+        attempt_id: The client's name for the receive, "" for none.
+    """
+
+    lease_ms: int
+    first_lease_id: int
+    room: int
+    invisible_ms: int
+    attempts_max: int
+    client_id: str = ""
+    attempt_id: str = ""
+
+
+@dataclass(slots=True)
+class ReceivePlan:
+    """What a receive does.
+
+    Attributes:
+        pops: Records to stage and apply, in order.
+        found: The messages of each pop, with their queue offsets, ascending.
+        settled: Messages that waited for redelivery and cannot be delivered any more.
+        exhausted: Messages that were delivered as often as they may be.
+        lost: Messages passed over because they are damaged.
+        is_more: Whether the same receive again may find more at once.
+    """
+
+    pops: list[Pop] = field(default_factory=list)
+    found: list[Found] = field(default_factory=list)
+    settled: list[Ack] = field(default_factory=list)
+    exhausted: list[tuple[Place, int]] = field(default_factory=list)
+    lost: int = 0
+    is_more: bool = False
+
+
+class ReceivePlanner:
+    """Plans one receive; made for it and thrown away."""
+
+    __slots__ = ("_demand", "_matcher", "_reader", "_room", "_scan_left", "plan")
+
+    def __init__(self, demand: Demand, matcher: Matcher, reader: QueueReader) -> None:
+        self.plan = ReceivePlan()
+        self._demand = demand
+        self._matcher = matcher
+        self._reader = reader
+        self._room = demand.room
+        self._scan_left = SCAN_OFFSETS_MAX
+
+    def receive(
+        self, consumption: Consumption, order: Sequence[int], visible: list[int]
+    ) -> ReceivePlan:
+        """Take from the queues in `order`; `visible` is the end of each queue by id."""
+        waiting = fresh = 0
+        for queue_id in order:
+            progress = consumption.progress[queue_id]
+            waiting += len(progress.ready)
+            if visible[queue_id] > progress.cursor:
+                fresh += visible[queue_id] - progress.cursor
+        if waiting:
+            half = (self._room + consumption.is_ready_first) // 2
+            self._take_ready(consumption, order, max(half, self._room - fresh))
+        if fresh:
+            for queue_id in order:
+                progress = consumption.progress[queue_id]
+                if self._room and visible[queue_id] > progress.cursor:
+                    self._take_fresh(progress, visible[queue_id])
+        self.plan.is_more = self.plan.is_more or not self._room
+        return self.plan
+
+    def _take_ready(self, consumption: Consumption, order: Sequence[int], quota: int) -> None:
+        for queue_id in order:
+            progress = consumption.progress[queue_id]
+            run: Found = []
+            run_attempt = 0
+            for queue_offset, attempt in progress.ready.items():
+                if not quota:
+                    break
+                if attempt > self._demand.attempts_max:
+                    self.plan.exhausted.append((progress.place, queue_offset))
+                    continue
+                record = self._read_ready(progress, queue_offset)
+                if record is None:
+                    continue
+                if run and not (
+                    attempt == run_attempt and run[-1][0] < queue_offset < run[0][0] + LEASE_SPAN
+                ):
+                    self.pop_ready(progress, run, run_attempt)
+                    run = []
+                run.append((queue_offset, record))
+                run_attempt = attempt
+                quota -= 1
+            if run:
+                self.pop_ready(progress, run, run_attempt)
+
+    def _read_ready(self, progress: Progress, queue_offset: int) -> MessageRecord | None:
+        record = self.read(progress, queue_offset)
+        if record is not None and self._matcher.matches(record):
+            return record
+        self.settle(progress, queue_offset)
+        return None
+
+    def settle(self, progress: Progress, queue_offset: int) -> None:
+        """Plan to give up a message that waits for redelivery."""
+        self.plan.settled.append(Ack(self._demand.lease_ms, *progress.place, 0, queue_offset))
+
+    def read(self, progress: Progress, queue_offset: int) -> MessageRecord | None:
+        """Read a message; None, counted as lost, if it is damaged or gone."""
+        _, topic_id, queue_id = progress.place
+        try:
+            return self._reader.read(topic_id, queue_id, queue_offset)
+        except (CorruptFrame, MessageNotFound):
+            self.plan.lost += 1
+            return None
+
+    def pop_ready(self, progress: Progress, run: Found, attempt: int) -> None:
+        """Plan to deliver a run of ready messages again, under one lease."""
+        base = run[0][0]
+        mask = 0
+        for queue_offset, _ in run:
+            mask |= 1 << (queue_offset - base)
+        self._pop(progress, (base, 0, mask), run, attempt=attempt)
+
+    def _take_fresh(self, progress: Progress, end: int) -> None:
+        _, topic_id, queue_id = progress.place
+        start = progress.cursor
+        first = self._reader.min_offset(topic_id, queue_id)
+        if first > start:
+            start = min(first, end)
+            self._pop(progress, (progress.cursor, start - progress.cursor, 0), [])
+        if start == end:
+            return
+        if self._matcher.is_everything:
+            self._take_all(progress, start, min(end, start + min(self._room, LEASE_SPAN)))
+        else:
+            self._take_matching(progress, start, end)
+
+    def _take_all(self, progress: Progress, start: int, end: int) -> None:
+        found: Found = []
+        mask = 0
+        for queue_offset in range(start, end):
+            record = self.read(progress, queue_offset)
+            if record is not None:
+                found.append((queue_offset, record))
+                mask |= 1 << (queue_offset - start)
+        self._pop(progress, (start, end - start, mask), found)
+
+    def _take_matching(self, progress: Progress, start: int, end: int) -> None:
+        found: Found = []
+        at = start
+        while at < end and len(found) < self._room and self._scan_left > 0:
+            stop = min(end, at + _SCAN_STEP)
+            at = self._scan(progress, (at, stop), found)
+        self.plan.is_more = self.plan.is_more or at < end
+        self._pop_spread(progress, (start, at), found)
+
+    def _scan(self, progress: Progress, span: tuple[int, int], found: Found) -> int:
+        """Look at [start, end); return where it stopped because the batch is full."""
+        _, topic_id, queue_id = progress.place
+        start, end = span
+        hashes = self._matcher.tag_hashes
+        candidates: Sequence[int] = range(start, end)
+        if hashes is not None:
+            stored = self._reader.tag_hashes(topic_id, queue_id, start, end)
+            candidates = [start + i for i, tag_hash in enumerate(stored) if tag_hash in hashes]
+        for queue_offset in candidates:
+            record = self.read(progress, queue_offset)
+            if record is not None and self._matcher.matches(record):
+                found.append((queue_offset, record))
+                if len(found) == self._room:
+                    self._scan_left -= queue_offset + 1 - start
+                    return queue_offset + 1
+        self._scan_left -= end - start
+        return end
+
+    def _pop_spread(self, progress: Progress, span: tuple[int, int], found: Found) -> None:
+        """Cover [start, end) with pops whose messages lie within LEASE_SPAN of each other."""
+        start, end = span
+        at = 0
+        while at < len(found):
+            first = found[at][0]
+            if first - start >= LEASE_SPAN:
+                self._pop(progress, (start, first - start, 0), [])
+                start = first
+            run = [pair for pair in found[at : at + LEASE_SPAN] if pair[0] < start + LEASE_SPAN]
+            at += len(run)
+            stop = found[at][0] if at < len(found) else end
+            mask = 0
+            for queue_offset, _ in run:
+                mask |= 1 << (queue_offset - start)
+            self._pop(progress, (start, stop - start, mask), run)
+            start = stop
+        if start < end:
+            self._pop(progress, (start, end - start, 0), [])
+
+    def _pop(
+        self, progress: Progress, extent: tuple[int, int, int], found: Found, attempt: int = 1
+    ) -> None:
+        base, count, mask = extent
+        self.take(
+            Pop(
+                self._demand.lease_ms,
+                *progress.place,
+                self._demand.first_lease_id + len(self.plan.pops) if mask else 0,
+                base,
+                count,
+                mask,
+                attempt=attempt,
+                invisible_ms=self._demand.invisible_ms,
+                is_auto_renewed=bool(self._demand.client_id),
+                client_id=self._demand.client_id,
+                attempt_id=self._demand.attempt_id,
+            ),
+            found,
+        )
+
+    def take(self, pop: Pop, found: Found) -> None:
+        """Plan a pop."""
+        self.plan.pops.append(pop)
+        self.plan.found.append(found)
+        self._room -= len(found)

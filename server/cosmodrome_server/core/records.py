@@ -1,0 +1,340 @@
+"""What the log says about consumption: the records of `core`, and their bytes.
+
+All integers are little-endian. Every state record begins with the lease clock, and those
+about one queue of one group go on with its place:
+
+    0          8             12            16            20
+    ┌──────────┬─────────────┬─────────────┬─────────────┬─────────
+    │ at_ms u64│ group_id u32│ topic_id u32│ queue_id u32│ the rest
+    └──────────┴─────────────┴─────────────┴─────────────┴─────────
+
+    Pop          lease u64 · base u64 · replaces u64 · count u32 · invisible u32 · attempt u16 ·
+                 is auto-renewed u8 · lengths: mask u8, held u8, client u16, attempt id u16 ·
+                 those bytes
+    Ack          lease u64 · offset u64
+    Change       lease u64 · offset u64 · new lease u64 · invisible u32 · is suspended u8
+    Renew        lease u64 · invisible u32 · is last u8
+    DeadLetter   lease u64 · offset u64 · copy offset u64
+    Offset       offset u64 · is reset u8         (commit, start and reset)
+
+`core.catalogue` has its own: topics, groups and kept values.
+"""
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import ClassVar
+
+from cosmodrome_server.model.log import RecordKind
+
+LEASE_SPAN = 512
+
+_AT = Struct("<Q")
+_POP = Struct("<QIIIQQQIIH?BBHH")
+_ACK = Struct("<QIIIQQ")
+_CHANGE = Struct("<QIIIQQQI?")
+_RENEW = Struct("<QIIIQI?")
+_DEAD_LETTER = Struct("<QIIIQQQ")
+_OFFSET = Struct("<QIIIQ?")
+
+
+def record_at_ms(payload: bytes) -> int:
+    """The lease clock of a state record, in milliseconds."""
+    at_ms: int = _AT.unpack_from(payload)[0]
+    return at_ms
+
+
+def _mask_bytes(mask: int) -> bytes:
+    return mask.to_bytes((mask.bit_length() + 7) >> 3, "little")
+
+
+@dataclass(slots=True)
+class Pop:
+    """Messages of one queue handed to one consumer, under one lease.
+
+    Attributes:
+        lease_id: Unique in the shard, growing; 0 when nothing is delivered.
+        base: The offset of bit 0 of the masks.
+        count: [base, base + count) were never looked at before and the group's cursor
+            moves past them: what is in neither mask did not match and is settled. 0 when
+            messages are delivered again.
+        mask: Bit i: base + i is delivered; below LEASE_SPAN bits.
+        held: Bit i: base + i is passed over and waits for its message group (FIFO).
+        attempt: Delivery attempt of all of them, from 1.
+        invisible_ms: How long they are hidden.
+        replaces: The lease these messages are taken over from, or 0 (a repeated receive
+            of a FIFO group).
+        is_auto_renewed: Whether the lease is extended while its client lives.
+        client_id: Who renews; "" unless auto-renewed.
+        attempt_id: The client's name for this receive (FIFO), or "".
+    """
+
+    kind: ClassVar[RecordKind] = RecordKind.POP
+
+    at_ms: int
+    group_id: int
+    topic_id: int
+    queue_id: int
+    lease_id: int
+    base: int
+    count: int
+    mask: int
+    held: int = 0
+    attempt: int = 1
+    invisible_ms: int = 0
+    replaces: int = 0
+    is_auto_renewed: bool = False
+    client_id: str = ""
+    attempt_id: str = ""
+
+    def encode(self) -> bytes:
+        """The payload."""
+        mask = _mask_bytes(self.mask)
+        held = _mask_bytes(self.held)
+        client = self.client_id.encode()
+        attempt_id = self.attempt_id.encode()
+        head = _POP.pack(
+            self.at_ms,
+            self.group_id,
+            self.topic_id,
+            self.queue_id,
+            self.lease_id,
+            self.base,
+            self.replaces,
+            self.count,
+            self.invisible_ms,
+            self.attempt,
+            self.is_auto_renewed,
+            len(mask),
+            len(held),
+            len(client),
+            len(attempt_id),
+        )
+        return b"".join((head, mask, held, client, attempt_id))
+
+    @staticmethod
+    def decode(payload: bytes) -> "Pop":
+        """The inverse of `encode`."""
+        (
+            at_ms,
+            group_id,
+            topic_id,
+            queue_id,
+            lease_id,
+            base,
+            replaces,
+            count,
+            invisible_ms,
+            attempt,
+            is_auto_renewed,
+            masked,
+            held,
+            client,
+            attempt_id,
+        ) = _POP.unpack_from(payload)
+        start = _POP.size
+        ends = (start + masked, start + masked + held, start + masked + held + client)
+        return Pop(
+            at_ms,
+            group_id,
+            topic_id,
+            queue_id,
+            lease_id,
+            base,
+            count,
+            int.from_bytes(payload[start : ends[0]], "little"),
+            int.from_bytes(payload[ends[0] : ends[1]], "little"),
+            attempt,
+            invisible_ms,
+            replaces,
+            is_auto_renewed,
+            payload[ends[1] : ends[2]].decode(),
+            payload[ends[2] : ends[2] + attempt_id].decode(),
+        )
+
+
+@dataclass(slots=True)
+class Ack:
+    """A delivery ended for good; lease 0: a message that waits for redelivery is given up."""
+
+    kind: ClassVar[RecordKind] = RecordKind.ACK
+
+    at_ms: int
+    group_id: int
+    topic_id: int
+    queue_id: int
+    lease_id: int
+    queue_offset: int
+
+    def encode(self) -> bytes:
+        """The payload."""
+        return _ACK.pack(
+            self.at_ms,
+            self.group_id,
+            self.topic_id,
+            self.queue_id,
+            self.lease_id,
+            self.queue_offset,
+        )
+
+    @staticmethod
+    def decode(payload: bytes) -> "Ack":
+        """The inverse of `encode`."""
+        return Ack(*_ACK.unpack(payload))
+
+
+@dataclass(slots=True)
+class ChangeInvisible:
+    """One message leaves its lease for a new one of its own.
+
+    Attributes:
+        lease_id: The lease it leaves.
+        queue_offset: Which message.
+        new_lease_id: The lease it gets.
+        invisible_ms: How long it is hidden from now.
+        is_suspended: Whether the redelivery keeps its attempt.
+    """
+
+    kind: ClassVar[RecordKind] = RecordKind.CHANGE_INVISIBLE
+
+    at_ms: int
+    group_id: int
+    topic_id: int
+    queue_id: int
+    lease_id: int
+    queue_offset: int
+    new_lease_id: int
+    invisible_ms: int
+    is_suspended: bool
+
+    def encode(self) -> bytes:
+        """The payload."""
+        return _CHANGE.pack(
+            self.at_ms,
+            self.group_id,
+            self.topic_id,
+            self.queue_id,
+            self.lease_id,
+            self.queue_offset,
+            self.new_lease_id,
+            self.invisible_ms,
+            self.is_suspended,
+        )
+
+    @staticmethod
+    def decode(payload: bytes) -> "ChangeInvisible":
+        """The inverse of `encode`."""
+        return ChangeInvisible(*_CHANGE.unpack(payload))
+
+
+@dataclass(slots=True)
+class Renew:
+    """A whole lease ends `invisible_ms` from now; its handles stay good.
+
+    Attributes:
+        is_last: It is not renewed again: its client is gone, or it was renewed long enough.
+    """
+
+    kind: ClassVar[RecordKind] = RecordKind.RENEW
+
+    at_ms: int
+    group_id: int
+    topic_id: int
+    queue_id: int
+    lease_id: int
+    invisible_ms: int
+    is_last: bool
+
+    def encode(self) -> bytes:
+        """The payload."""
+        return _RENEW.pack(
+            self.at_ms,
+            self.group_id,
+            self.topic_id,
+            self.queue_id,
+            self.lease_id,
+            self.invisible_ms,
+            self.is_last,
+        )
+
+    @staticmethod
+    def decode(payload: bytes) -> "Renew":
+        """The inverse of `encode`."""
+        return Renew(*_RENEW.unpack(payload))
+
+
+@dataclass(slots=True)
+class DeadLetter:
+    """A message is settled because its copy, in the same frame, is a dead letter.
+
+    Attributes:
+        lease_id: The lease it is taken from; 0 when it waited for redelivery.
+        queue_offset: Which message.
+        copy_offset: Where its copy lies in the dead letter topic.
+    """
+
+    kind: ClassVar[RecordKind] = RecordKind.DEAD_LETTER
+
+    at_ms: int
+    group_id: int
+    topic_id: int
+    queue_id: int
+    lease_id: int
+    queue_offset: int
+    copy_offset: int
+
+    def encode(self) -> bytes:
+        """The payload."""
+        return _DEAD_LETTER.pack(
+            self.at_ms,
+            self.group_id,
+            self.topic_id,
+            self.queue_id,
+            self.lease_id,
+            self.queue_offset,
+            self.copy_offset,
+        )
+
+    @staticmethod
+    def decode(payload: bytes) -> "DeadLetter":
+        """The inverse of `encode`."""
+        return DeadLetter(*_DEAD_LETTER.unpack(payload))
+
+
+@dataclass(slots=True)
+class SetOffset:
+    """A group begins, commits or is reset: its progress on the queue is this offset.
+
+    Attributes:
+        is_reset: An operator did it: commits of clients that do not know yet are ignored.
+    """
+
+    at_ms: int
+    group_id: int
+    topic_id: int
+    queue_id: int
+    queue_offset: int
+    is_reset: bool = False
+
+    @property
+    def kind(self) -> RecordKind:
+        """RESET_OFFSET or COMMIT_OFFSET."""
+        return RecordKind.RESET_OFFSET if self.is_reset else RecordKind.COMMIT_OFFSET
+
+    def encode(self) -> bytes:
+        """The payload."""
+        return _OFFSET.pack(
+            self.at_ms,
+            self.group_id,
+            self.topic_id,
+            self.queue_id,
+            self.queue_offset,
+            self.is_reset,
+        )
+
+    @staticmethod
+    def decode(payload: bytes) -> "SetOffset":
+        """The inverse of `encode`."""
+        return SetOffset(*_OFFSET.unpack(payload))
+
+
+ConsumptionRecord = Pop | Ack | ChangeInvisible | Renew | DeadLetter | SetOffset

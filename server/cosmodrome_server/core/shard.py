@@ -1,0 +1,255 @@
+"""One shard: its machines put together, and the one door through which records change them.
+
+                    ┌─ catalogue       topics, groups, kept values
+    apply(record) ──┼─ consumptions    who was delivered what, and until when
+                    └─ message index   queue offset → position (the log's)
+    rows ◀──────────── all of them, each under its own first byte
+
+Deterministic: the same records in the same order give the same rows, whether they arrive
+live or from the log. What is only about the present (who waits, which client lives, what
+is staged but not durable) is not state and not in the rows.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from struct import Struct
+
+from cosmodrome_server.core.catalogue import Catalogue, CatalogueRecord, TopicState
+from cosmodrome_server.core.consumption import Consumption, Consumptions
+from cosmodrome_server.core.machine import DirtyRow, Matcher, Row
+from cosmodrome_server.core.matchers import Matchers
+from cosmodrome_server.core.message_group import FifoPlanner, MessageGroups
+from cosmodrome_server.core.offsets import start_offset
+from cosmodrome_server.core.receive import Demand, ReceivePlan, ReceivePlanner
+from cosmodrome_server.core.records import (
+    Ack,
+    ChangeInvisible,
+    ConsumptionRecord,
+    DeadLetter,
+    Pop,
+    Renew,
+    SetOffset,
+    record_at_ms,
+)
+from cosmodrome_server.model.group import Group
+from cosmodrome_server.model.log import Log, MessageRecord, MessageState, RecordKind, Replayed
+from cosmodrome_server.model.queries import ANY_QUEUE
+
+_CLOCK_KEY = b"M"
+_CLOCK = Struct("<QQ")
+# Lease ids begin with the lease clock, so that ids handed out before a crash and lost
+# with it are not handed out again: a million of them a millisecond.
+_LEASE_ID_SHIFT = 20
+
+_DECODERS: dict[RecordKind, Callable[[bytes], ConsumptionRecord]] = {
+    RecordKind.POP: Pop.decode,
+    RecordKind.ACK: Ack.decode,
+    RecordKind.CHANGE_INVISIBLE: ChangeInvisible.decode,
+    RecordKind.RENEW: Renew.decode,
+    RecordKind.DEAD_LETTER: DeadLetter.decode,
+    RecordKind.COMMIT_OFFSET: SetOffset.decode,
+    RecordKind.RESET_OFFSET: SetOffset.decode,
+}
+
+Ends = dict[tuple[int, int], int]
+
+
+class Shard:
+    """The deterministic state of a shard.
+
+    Args:
+        log: Read from, and told what to index; never staged to.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.catalogue = Catalogue()
+        self.consumptions = Consumptions(self.catalogue)
+        self.matchers = Matchers()
+        self._message_groups = MessageGroups(log)
+        self.lease_ms = 0
+        # Queues with news since somebody last emptied it.
+        self.became_visible: dict[tuple[int, int], None] = {}
+        self._staged_ends: Ends = {}
+
+    # Starting
+
+    def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
+        """Take back the rows of a checkpoint, in any order."""
+        later = []
+        for key, value in rows:
+            if key[:1] == self.consumptions.row_prefix:
+                later.append((key, value))
+            elif key == _CLOCK_KEY:
+                self.lease_ms, self.consumptions.last_lease_id = _CLOCK.unpack(value)
+            else:
+                self.catalogue.restore(key, value)
+        for key, value in later:
+            self.consumptions.restore(key, value)
+
+    def replay(self, replayed: Replayed) -> None:
+        """Apply one record of the log."""
+        if replayed.kind is RecordKind.MESSAGE:
+            assert replayed.message is not None, "a MESSAGE record holds a message"
+            self.apply_message(replayed.message, replayed.position)
+        else:
+            self.apply(replayed.kind, replayed.payload)
+
+    def started(self) -> None:
+        """All records were replayed: what they say is durable."""
+        self._staged_ends.clear()
+        self.catalogue.read_ends(self._log)
+
+    # Applying: the only mutators
+
+    def advance(self, lease_ms: int) -> None:
+        """Let the lease clock reach `lease_ms`; it never goes back."""
+        if lease_ms > self.lease_ms:
+            self.lease_ms = lease_ms
+            self.consumptions.advance(lease_ms)
+
+    def apply_message(self, record: MessageRecord, position: int) -> None:
+        """A message has its place."""
+        topic = self.catalogue.topics_by_id[record.topic_id]
+        if record.state is MessageState.VISIBLE:
+            self.append(
+                topic,
+                record.queue_id,
+                record.queue_offset,
+                (position, record.tag_hash, record.store_timestamp_ms),
+            )
+
+    def append(
+        self, topic: TopicState, queue_id: int, queue_offset: int, entry: tuple[int, int, int]
+    ) -> None:
+        """A message takes the next offset of a queue; visible once its frame is durable."""
+        self._log.index(topic.topic_id, queue_id, queue_offset, entry)
+        topic.next_offsets[queue_id] = queue_offset + 1
+        topic.last_queue = queue_id
+        self._staged_ends[topic.topic_id, queue_id] = queue_offset + 1
+
+    def apply(self, kind: RecordKind, payload: bytes) -> None:
+        """Apply a state record as it is in the log."""
+        self.advance(record_at_ms(payload))
+        decode = _DECODERS.get(kind)
+        if decode is not None:
+            self.consumptions.apply(decode(payload))
+        else:
+            self.apply_catalogue(CatalogueRecord(kind, payload))
+
+    def apply_consumption(self, record: ConsumptionRecord) -> None:
+        """Apply a record of `core.records`."""
+        self.advance(record.at_ms)
+        self.consumptions.apply(record)
+
+    def apply_catalogue(self, record: CatalogueRecord) -> None:
+        """Apply a record of `core.catalogue`."""
+        number = self.catalogue.apply(record.kind, record.payload)
+        if record.kind is RecordKind.TOPIC_DELETED:
+            self.consumptions.drop_topic(number)
+            self._log.drop_queues(number)
+        elif record.kind is RecordKind.GROUP_DELETED:
+            self.consumptions.drop_group(number)
+
+    # Visibility
+
+    def take_staged_ends(self) -> Ends:
+        """The queue ends of the open frame, when it is given to the writer."""
+        ends, self._staged_ends = self._staged_ends, {}
+        return ends
+
+    def put_back_ends(self, ends: Ends) -> None:
+        """Undo `take_staged_ends`: the writer was busy."""
+        self._staged_ends = ends
+
+    def make_visible(self, ends: Ends) -> None:
+        """The frame of these ends is durable: its messages may be delivered."""
+        topics = self.catalogue.topics_by_id
+        for (topic_id, queue_id), end in ends.items():
+            topic = topics.get(topic_id)
+            if topic is not None:
+                topic.visible_offsets[queue_id] = end
+                self.became_visible[topic_id, queue_id] = None
+
+    # Planning
+
+    def next_lease_id(self) -> int:
+        """The first lease id that was never given out."""
+        return max(self.consumptions.last_lease_id + 1, self.lease_ms << _LEASE_ID_SHIFT)
+
+    def plan_begin(
+        self, group_id: int, group: Group, topic: TopicState, now_ms: int
+    ) -> list[SetOffset]:
+        """Where a group begins on the queues of a topic it has not begun on."""
+        consumption = self.consumptions.of(group_id, topic.topic_id)
+        known = 0 if consumption is None else len(consumption.progress)
+        records = []
+        for queue_id in range(known, topic.topic.queues):
+            queue = (topic.topic_id, queue_id)
+            # A queue added under a group that reads the topic holds only news for it.
+            offset = (
+                self._log.min_offset(*queue)
+                if known
+                else start_offset(group, queue, topic.visible_offsets[queue_id], self._log, now_ms)
+            )
+            records.append(SetOffset(self.lease_ms, group_id, *queue, offset))
+        return records
+
+    def plan_receive(
+        self, consumption: Consumption, topic: TopicState, matcher: Matcher, demand: Demand
+    ) -> ReceivePlan:
+        """What a receive of a group that is not ordered gets."""
+        planner = ReceivePlanner(demand, matcher, self._log)
+        return planner.receive(consumption, self._order(consumption, topic), topic.visible_offsets)
+
+    def plan_fifo_receive(
+        self,
+        consumption: Consumption,
+        topic: TopicState,
+        queue_id: int,
+        matcher: Matcher,
+        demand: Demand,
+    ) -> ReceivePlan:
+        """What a receive of an ordered group gets from one queue, or from all."""
+        planner = FifoPlanner(demand, matcher, self._log, self._message_groups)
+        queues: Sequence[int] = (
+            self._order(consumption, topic) if queue_id == ANY_QUEUE else (queue_id,)
+        )
+        for each in queues:
+            if not planner.is_full:
+                planner.receive(consumption.progress[each], topic.visible_offsets[each])
+        return planner.plan
+
+    def _order(self, consumption: Consumption, topic: TopicState) -> list[int]:
+        queues = topic.topic.queues
+        turn = consumption.turn % queues
+        return [*range(turn, queues), *range(turn)]
+
+    # Rows
+
+    def rows(self) -> Iterator[Row]:
+        """All of the state."""
+        yield _CLOCK_KEY, self._clock_row()
+        yield from self.catalogue.rows()
+        yield from self.consumptions.rows()
+
+    def dirty_rows(self) -> Iterator[DirtyRow]:
+        """What changed since the last call."""
+        yield _CLOCK_KEY, self._clock_row()
+        yield from self.catalogue.dirty_rows()
+        yield from self.consumptions.dirty_rows()
+
+    def _clock_row(self) -> bytes:
+        return _CLOCK.pack(self.lease_ms, self.consumptions.last_lease_id)
+
+    def state_hash(self) -> str:
+        """A digest of all rows; equal states have equal hashes."""
+        digest = hashlib.blake2b(digest_size=16)
+        for key, value in sorted(self.rows()):
+            digest.update(len(key).to_bytes(4, "little") + key)
+            digest.update(len(value).to_bytes(4, "little") + value)
+        return digest.hexdigest()
+
+    def next_deadline_ms(self) -> int:
+        """When `advance` next has something to do, on the lease clock."""
+        return self.consumptions.next_deadline_ms()

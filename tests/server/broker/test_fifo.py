@@ -1,0 +1,107 @@
+"""What consumers of an ordered group see."""
+
+import pytest
+
+from cosmodrome_server.errors import InvalidReceiptHandle
+from tests.support.broker_world import Run, World, bodies, new_message
+
+
+async def send_steps(world: World, *steps: str) -> None:
+    """Send messages named by message group and number: A1, B1, A2."""
+    await world.send(
+        "steps", *[new_message(step.encode(), group=f"group-{step[0]}") for step in steps]
+    )
+
+
+def test_a_group_with_a_message_in_flight_is_held_back_and_others_go_on(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_steps(world, "A1", "B1", "A2", "C1", "B2")
+        (first,) = world.receive("steps", "ledger", 1)
+        assert bodies([first]) == [b"A1"]
+        assert bodies(world.receive("steps", "ledger")) == [b"B1", b"C1", b"B2"]
+        assert world.receive("steps", "ledger") == []
+        world.broker.ack("ledger", "steps", first.receipt_handle)
+        (held,) = world.receive("steps", "ledger")
+        assert (bodies([held]), held.attempt) == ([b"A2"], 1)
+
+    run(scenario)
+
+
+def test_acknowledged_messages_behind_an_unsettled_one_do_not_come_again(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_steps(world, "A1", "A2", "A3")
+        deliveries = world.receive("steps", "ledger")
+        assert bodies(deliveries) == [b"A1", b"A2", b"A3"]
+        world.broker.ack("ledger", "steps", deliveries[1].receipt_handle)
+        await world.later(10_000)
+        again = world.receive("steps", "ledger")
+        assert [(d.message.body, d.attempt) for d in again] == [(b"A1", 2), (b"A3", 2)]
+
+    run(scenario)
+
+
+def test_a_group_is_not_delivered_again_while_any_of_it_is_in_flight(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_steps(world, "A1", "A2")
+        first, second = world.receive("steps", "ledger", invisible_ms=60_000)
+        world.broker.change_invisible_duration(
+            "ledger", "steps", first.receipt_handle, 1_000, suspend=False
+        )
+        await world.later(1_000)
+        assert world.receive("steps", "ledger") == []
+        world.broker.ack("ledger", "steps", second.receipt_handle)
+        assert bodies(world.receive("steps", "ledger")) == [b"A1"]
+
+    run(scenario)
+
+
+def test_a_repeated_receive_takes_its_messages_over_under_new_handles(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_steps(world, "A1", "A2", "B1")
+        lost = world.receive("steps", "ledger", 2, attempt_id="try-1")
+        again = world.receive("steps", "ledger", 2, attempt_id="try-1")
+        assert [(d.message.body, d.attempt) for d in again] == [(b"A1", 1), (b"A2", 1)]
+        with pytest.raises(InvalidReceiptHandle):
+            world.broker.ack("ledger", "steps", lost[0].receipt_handle)
+        world.broker.ack("ledger", "steps", again[0].receipt_handle)
+        assert bodies(world.receive("steps", "ledger", attempt_id="try-2")) == [b"B1"]
+
+    run(scenario)
+
+
+def test_a_dead_letter_frees_its_group(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_steps(world, "A1", "A2")
+        for _ in range(3):
+            (delivery,) = world.receive("steps", "ledger", 1)
+            assert bodies([delivery]) == [b"A1"]
+            await world.later(10_000)
+        assert bodies(world.receive("steps", "ledger")) == [b"A2"]
+        assert bodies(world.receive("%DLQ%ledger", "ledger")) == [b"A1"]
+
+    run(scenario)
+
+
+def test_a_reset_frees_what_was_blocked(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_steps(world, "A1", "A2")
+        world.receive("steps", "ledger", 1)
+        world.broker.reset_offset("ledger", "steps", 0, 0)
+        assert bodies(world.receive("steps", "ledger")) == [b"A1", b"A2"]
+
+    run(scenario)
+
+
+def test_held_messages_survive_a_restart(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_steps(world, "A1", "B1", "A2")
+        (first,) = world.receive("steps", "ledger", 1)
+        assert bodies(world.receive("steps", "ledger")) == [b"B1"]
+        before = world.broker.state_hash()
+        await world.restart()
+        assert world.broker.state_hash() == before
+        assert world.receive("steps", "ledger") == []
+        world.broker.ack("ledger", "steps", first.receipt_handle)
+        assert bodies(world.receive("steps", "ledger")) == [b"A2"]
+
+    run(scenario)

@@ -1,0 +1,161 @@
+"""Offsets and pulling."""
+
+import pytest
+
+from cosmodrome_server.errors import BadRequest, IllegalOffset, OffsetNotFound
+from cosmodrome_server.model.group import ConsumeFrom, Group
+from cosmodrome_server.model.queries import Pulled, PullQuery, PullWaiter, QueueBounds
+from cosmodrome_server.model.topic import Topic
+from tests.support.broker_world import START_MS, Run, World, bodies, new_message
+
+
+async def send_line(world: World, count: int) -> None:
+    """A topic with one queue and `count` messages named by their offsets."""
+    world.broker.create_topic(Topic("line", queues=1))
+    for number in range(count):
+        await world.send("line", new_message(b"%d" % number))
+        world.clocks.pass_ms(10)
+
+
+def test_pulling_reads_in_order_and_hides_nothing(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_line(world, 5)
+        for _ in range(2):
+            pulled = world.broker.pull(PullQuery("", "line", 0, 1, 3))
+            assert [message.body for message in pulled.messages] == [b"1", b"2", b"3"]
+            assert pulled.next_offset == 4
+
+    run(scenario)
+
+
+def test_a_pull_outside_the_queue_is_told_the_nearest_offset_inside(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_line(world, 5)
+        world.log.trim(1, 0, 0)
+        with pytest.raises(IllegalOffset) as refused:
+            world.broker.pull(PullQuery("", "line", 0, 6, 3))
+        assert refused.value.corrected == 5
+        with pytest.raises(IllegalOffset) as refused:
+            world.broker.pull(PullQuery("", "line", 0, -1, 3))
+        assert refused.value.corrected == 0
+        with pytest.raises(BadRequest):
+            world.broker.pull(PullQuery("", "line", 1, 0, 3))
+
+    run(scenario)
+
+
+def test_a_waiting_pull_is_served_by_the_next_message(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_line(world, 1)
+        served: list[Pulled] = []
+        world.broker.wait_pull(
+            PullWaiter(PullQuery("", "line", 0, 1, 3), world.clocks.run_ms + 9_000, served.append)
+        )
+        await world.send("line", new_message(b"next"))
+        assert [message.body for message in served[0].messages] == [b"next"]
+        world.broker.wait_pull(
+            PullWaiter(PullQuery("", "line", 0, 2, 3), world.clocks.run_ms + 9_000, served.append)
+        )
+        await world.later(9_000)
+        assert served[1] == Pulled([], 2)
+
+    run(scenario)
+
+
+def test_offsets_are_found_by_bounds_and_by_time(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_line(world, 5)
+        assert world.broker.bounds("line", 0) == QueueBounds(0, 5)
+        assert world.broker.offset_at("line", 0, START_MS + 20) == 2
+        assert world.broker.offset_at("line", 0, START_MS + 21) == 3
+        assert world.broker.offset_at("line", 0, START_MS + 999) == 5
+
+    run(scenario)
+
+
+def test_a_committed_offset_is_where_receiving_goes_on(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_line(world, 5)
+        with pytest.raises(OffsetNotFound):
+            world.broker.committed_offset("billing", "line", 0)
+        world.broker.commit_offset("billing", "line", 0, 3)
+        assert world.broker.committed_offset("billing", "line", 0) == 3
+        assert bodies(world.receive("line", "billing")) == [b"3", b"4"]
+
+    run(scenario)
+
+
+def test_commits_are_ignored_until_a_consumer_noticed_the_reset(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_line(world, 5)
+        world.broker.commit_offset("billing", "line", 0, 4)
+        world.broker.reset_offset("billing", "line", 0, 1)
+        world.broker.commit_offset("billing", "line", 0, 5)
+        assert world.broker.committed_offset("billing", "line", 0) == 1
+        world.broker.pull(PullQuery("billing", "line", 0, 1, 1))
+        world.broker.commit_offset("billing", "line", 0, 2)
+        assert world.broker.committed_offset("billing", "line", 0) == 2
+        with pytest.raises(IllegalOffset):
+            world.broker.reset_offset("billing", "line", 0, 6)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("consume_from", "first"),
+    [
+        (ConsumeFrom.FIRST, b"0"),
+        (ConsumeFrom.LAST, b"news"),
+        (ConsumeFrom.TIMESTAMP, b"2"),
+        (ConsumeFrom.AUTO, b"0"),
+    ],
+)
+def test_a_new_group_begins_where_it_was_told_to(
+    run: Run, consume_from: ConsumeFrom, first: bytes
+) -> None:
+    async def scenario(world: World) -> None:
+        await send_line(world, 5)
+        world.broker.create_group(
+            Group("new", consume_from=consume_from, consume_timestamp_ms=START_MS + 20)
+        )
+        found = bodies(world.receive("line", "new", 1))
+        await world.send("line", new_message(b"news"))
+        found += bodies(world.receive("line", "new", 1))
+        assert found[0] == first
+
+    run(scenario)
+
+
+def test_a_new_group_on_an_old_queue_begins_with_its_newest_message(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_line(world, 5)
+        world.clocks.pass_ms(73 * 3_600_000)
+        assert bodies(world.receive("line", "billing")) == [b"4"]
+
+    run(scenario)
+
+
+def test_accumulation_counts_what_waits_and_what_is_in_flight(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_line(world, 5)
+        first, _ = world.receive("line", "billing", 2)
+        world.broker.ack("billing", "line", first.receipt_handle)
+        behind = world.broker.accumulation("billing", "line")
+        assert (behind.ready, behind.inflight) == (3, 1)
+        assert behind.oldest_unconsumed_ms == START_MS + 10
+        assert behind.oldest_ready_ms == START_MS + 20
+
+    run(scenario)
+
+
+def test_messages_taken_by_retention_are_passed_over(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_line(world, 5)
+        world.receive("line", "billing", 2)
+        await world.later(10_000)
+        topic_id = world.broker._shard.catalogue.topic("line").topic_id
+        world.log.trim(topic_id, 0, 3)
+        assert bodies(world.receive("line", "billing")) == [b"3", b"4"]
+        assert world.broker.bounds("line", 0) == QueueBounds(3, 5)
+
+    run(scenario)
