@@ -1,0 +1,60 @@
+"""The accounting identity of a broker that crashes: what may be lost (nothing), what may repeat.
+
+delivered ⊇ sends acknowledged          nothing acknowledged is lost
+delivered ⊆ sends attempted             nothing is made up
+no delivery begins after an acknowledged ack of it
+per message group, first deliveries in the order of the sends
+"""
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Ledger:
+    """Everything clients saw, by body; a body is `<producer>:<message group>:<number>`."""
+
+    attempted: set[str] = field(default_factory=set)
+    acknowledged: set[str] = field(default_factory=set)
+    delivered: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    first_deliveries: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    settled: set[str] = field(default_factory=set)
+    after_ack: list[str] = field(default_factory=list)
+    sent_again: set[str] = field(default_factory=set)
+    progress: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def deliver(self, body: str) -> None:
+        """A consumer was given a message."""
+        # A message stored twice has two lives; only one of them was settled.
+        if body in self.settled and body not in self.sent_again:
+            self.after_ack.append(body)
+        if body not in self.delivered:
+            _, group, number = body.split(":")
+            self.first_deliveries[group].append(int(number))
+        self.delivered[body] += 1
+
+    def settle(self, body: str) -> None:
+        """The server said OK to an ack."""
+        self.settled.add(body)
+        self.progress.set()
+
+    def check(self) -> None:
+        """Raise an AssertionError that names the messages if the identity does not hold."""
+        seen = set(self.delivered)
+        assert sorted(self.acknowledged - seen) == [], "acknowledged and lost"
+        assert sorted(seen - self.attempted) == [], "delivered and never sent"
+        assert self.after_ack == [], "delivered again after an acknowledged ack"
+        for group, numbers in self.first_deliveries.items():
+            if group:
+                assert numbers == sorted(numbers), f"out of order in {group}"
+
+    @property
+    def duplicates(self) -> int:
+        """Deliveries beyond the first, of messages that were sent once.
+
+        A send whose outcome was unknown is sent again and may be stored twice.
+        """
+        return sum(
+            count - 1 for body, count in self.delivered.items() if body not in self.sent_again
+        )
