@@ -85,7 +85,10 @@ class Call(Protocol):
         """End the call without another message."""
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
-        """Say what to do when the client goes away before the call is answered."""
+        """Say what to do when the client goes away before the answer is written.
+
+        A later callback replaces an earlier one.
+        """
 
     def on_message(self, callback: Callable[[bytes | None], None]) -> None:
         """BIDI: take each message as it arrives; None when the client half-closes."""
@@ -95,11 +98,22 @@ Handler = Callable[[Call], None]
 
 
 class Route(Protocol):
-    """One method of the table a front serves."""
+    """One method of the table a front serves.
 
-    path: str
-    kind: Kind
-    handler: Handler
+    A path `/service/*` takes the methods of that service that have no route of their own.
+    """
+
+    @property
+    def path(self) -> str:
+        """`/service/Method`."""
+
+    @property
+    def kind(self) -> Kind:
+        """How its messages flow."""
+
+    @property
+    def handler(self) -> Handler:
+        """What serves it."""
 
 
 class Front(ReplySink, Protocol):

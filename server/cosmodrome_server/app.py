@@ -1,0 +1,228 @@
+"""The composition root: makes every part, runs until a signal, stops in order.
+
+    start   log ─▶ broker ─▶ sessions ─▶ front listens ─▶ "ready" on stdout
+    stop    health says NOT_SERVING ─▶ clients are asked to connect anew ─▶ no new calls,
+            calls under way finish (server.drain_s at most) ─▶ everything durable ─▶ closed
+
+The only module that knows every concrete class.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import util
+
+from cosmodrome_server.broker.local_broker import LocalBroker
+from cosmodrome_server.broker.settings import BrokerSettings
+from cosmodrome_server.clock import Clock, SystemClock
+from cosmodrome_server.config import Config, ConfigError
+from cosmodrome_server.model.log import Log
+from cosmodrome_server.proxy import service
+from cosmodrome_server.proxy.client_events import ClientEvents
+from cosmodrome_server.proxy.context import Context
+from cosmodrome_server.proxy.front import Front
+from cosmodrome_server.proxy.outgoing import StreamReplies
+from cosmodrome_server.proxy.sessions import Sessions
+from cosmodrome_server.proxy.tls import Certificates
+
+_log = logging.getLogger(__name__)
+
+Announce = Callable[[str], None]
+TICK_S = 1.0
+# How long clients have to open their streams elsewhere before calls are cut off.
+RECONNECT_S = 0.2
+
+
+@dataclass(slots=True)
+class App:
+    """A running server."""
+
+    config: Config
+    broker: LocalBroker
+    context: Context
+    front: Front
+    certificates: Certificates | None
+    failure: asyncio.Future[Exception]
+    _background: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def stop(self) -> None:
+        """Drain and close; what was acknowledged is on disk, what was not is not lost."""
+        sessions = self.context.sessions
+        sessions.reconnect_all()
+        await asyncio.sleep(RECONNECT_S if sessions.streams else 0)
+        sessions.close()
+        await self.front.drain(self.config.server.drain_s)
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self.broker.close()
+
+    def run_in_background(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start what runs by the clock: expiry of clients, certificates read again."""
+        self._background.add(loop.create_task(self._tick()))
+
+    async def _tick(self) -> None:
+        seconds = 0
+        while True:
+            await asyncio.sleep(TICK_S)
+            seconds += 1
+            try:
+                self.context.sessions.tick()
+                if self.certificates is not None and seconds % self.config.tls.reload_s == 0:
+                    await asyncio.to_thread(self.certificates.refresh)
+            except Exception:
+                _log.exception("a background step failed; the next one is tried all the same")
+
+
+async def start(config: Config, log: Log, clock: Clock) -> App:
+    """Make every part over an open log and listen.
+
+    Raises:
+        ConfigError: A setting that cannot work here.
+        OSError: The address is taken.
+    """
+    loop = asyncio.get_running_loop()
+    failure: asyncio.Future[Exception] = loop.create_future()
+
+    def on_fatal(error: Exception) -> None:
+        if not failure.done():
+            failure.set_result(error)
+
+    broker = LocalBroker(log, clock, broker_settings(config), on_fatal)
+    sessions = Sessions(broker, clock, config)
+    sessions.restore()
+    certificates = Certificates(config) if config.tls.mode != "off" else None
+    streams = StreamReplies(loop)
+    context = Context(
+        config=config,
+        clock=clock,
+        broker=broker,
+        sessions=sessions,
+        sink=streams,  # until the front is made
+        streams=streams,
+        endpoint=_advertised(config, config.server.port),
+    )
+    front = make_front(config, context, certificates)
+    context.sink = front
+    events = ClientEvents()
+    broker.listen(events)
+    await front.start()
+    context.endpoint = _advertised(config, front.address[1])
+    events.connect(sessions, context.store_host)
+    app = App(config, broker, context, front, certificates, failure)
+    app.run_in_background(loop)
+    return app
+
+
+def make_front(config: Config, context: Context, certificates: Certificates | None) -> Front:
+    """The front of the settings; `auto` takes the gate where it is installed.
+
+    Raises:
+        ConfigError: The gate is asked for and not installed.
+    """
+    wanted = config.server.front
+    has_gate = util.find_spec("cosmodrome_gate") is not None
+    table = service.routes(context)
+    if wanted == "gate" and not has_gate:
+        raise ConfigError("server.front is gate, but cosmodrome_gate is not installed: make gate")
+    # Imported here: grpcio takes 100 ms and 20 MB that the gate does without.
+    if has_gate and wanted != "grpcio":
+        from cosmodrome_server.proxy.fronts.gate import GateFront  # noqa: PLC0415
+
+        return GateFront(table, config, certificates)
+    from cosmodrome_server.proxy.fronts.grpcio import GrpcioFront  # noqa: PLC0415
+
+    return GrpcioFront(table, config, certificates)
+
+
+def broker_settings(config: Config) -> BrokerSettings:
+    """What of the settings is the broker's."""
+    return BrokerSettings(
+        is_auto_create=config.auto_create,
+        queues=config.topics.queues,
+        topics_max=config.topics.topics_max,
+        groups_max=config.topics.groups_max,
+        waiters_max=config.delivery.waiters_max,
+        waiters_per_group=config.delivery.waiters_per_group,
+        inflight_per_group=config.delivery.inflight_per_group,
+        renew_total_ms=config.delivery.renew_total_ms,
+        transaction_first_check_ms=config.transactions.first_check_ms,
+        checkpoint_ms=config.store.checkpoint_s * 1000,
+        checkpoint_bytes=config.store.checkpoint_mib << 20,
+    )
+
+
+def _advertised(config: Config, port: int) -> tuple[str, int]:
+    """Host and port told to clients that name none."""
+    host, _, named = config.server.advertised.rpartition(":")
+    if host:
+        return host, int(named)
+    return (
+        config.server.host if config.server.host not in ("", "0.0.0.0", "::") else "127.0.0.1"
+    ), port
+
+
+def open_log(config: Config) -> Log:
+    """Open the log of the data directory."""
+    raise NotImplementedError
+
+
+async def serve(config: Config, *, announce: Announce | None = None) -> int:
+    """Run a server until SIGTERM or SIGINT; returns the exit code.
+
+    Args:
+        config: All settings.
+        announce: Takes each line for the user; stdout unless given.
+    """
+    say = announce or _to_stdout
+    _set_up_logging(config)
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(NotImplementedError):
+            loop.add_signal_handler(number, stop.set)
+    try:
+        log = open_log(config)
+        app = await start(config, log, SystemClock())
+    except (ConfigError, OSError) as error:
+        sys.stderr.write(f"cosmodrome: {error}\n")
+        return 2
+    for line in greeting(app):
+        say(line)
+    app.failure.add_done_callback(lambda _: stop.set())
+    await stop.wait()
+    if app.failure.done():
+        _log.critical("storage failed, stopping: %s", app.failure.result())
+        return 1
+    say("draining")
+    await app.stop()
+    say("stopped")
+    return 0
+
+
+def greeting(app: App) -> list[str]:
+    """What is said at start: where it listens, where the data lies, what is open."""
+    config = app.config
+    host, port = app.front.address
+    front = type(app.front).__name__.removesuffix("Front").lower()
+    return [
+        f"ready: RocketMQ 5 clients at {host}:{port} (front {front}, tls {config.tls.mode}, "
+        f"durability {config.store.durability}, data {config.data})"
+    ]
+
+
+def _set_up_logging(config: Config) -> None:
+    logging.basicConfig(
+        level=config.server.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+
+
+def _to_stdout(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

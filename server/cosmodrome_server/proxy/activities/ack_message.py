@@ -1,0 +1,57 @@
+"""AckMessage: end deliveries for good."""
+
+from cosmodrome_proto import service_pb2 as rpc
+from cosmodrome_server.errors import BadRequest, BrokerError, StoreError
+from cosmodrome_server.proxy import status
+from cosmodrome_server.proxy.context import Context
+from cosmodrome_server.proxy.encoding import varint
+from cosmodrome_server.proxy.front import Call
+
+
+def ack_message(context: Context, _call: Call, request: rpc.AckMessageRequest) -> bytes:
+    """Acknowledge every entry and report one status per entry, in the request's order.
+
+    The response as a whole is the status all entries share, or MULTIPLE_RESULTS when
+    they differ.
+
+    Raises:
+        IllegalTopic, IllegalConsumerGroup
+        BadRequest: No entry.
+    """
+    topic = context.names.topic(request.topic.name)
+    group = context.names.group(request.group.name)
+    if not request.entries:
+        raise BadRequest("the request acknowledges nothing: it has no entries")
+    ack = context.broker.ack
+    parts = [b""]
+    statuses = set()
+    for entry in request.entries:
+        handle = entry.receipt_handle
+        try:
+            ack(group, topic, handle)
+            result = status.OK
+        except StoreError:
+            raise
+        except BrokerError as error:
+            result = status.error_field(error)
+        statuses.add(result)
+        parts.append(_entry(entry.message_id.encode(), handle.encode(), result))
+    parts[0] = status.overall(statuses)
+    return b"".join(parts)
+
+
+def _entry(message_id: bytes, handle: bytes, result: bytes) -> bytes:
+    """AckMessageResultEntry {message_id = 1, receipt_handle = 2, status = 3} as field 2."""
+    entry = b"".join(
+        (
+            b"\x0a",
+            varint(len(message_id)),
+            message_id,
+            b"\x12",
+            varint(len(handle)),
+            handle,
+            b"\x1a",
+            result[1:],  # the same submessage under another number
+        )
+    )
+    return b"\x12" + varint(len(entry)) + entry

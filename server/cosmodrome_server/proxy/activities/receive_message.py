@@ -1,0 +1,116 @@
+"""ReceiveMessage: deliver messages, now or when some arrive.
+
+Stream order: `status`; if OK the messages; always `delivery_timestamp` last, also after an
+error of this RPC (errors before it, as a missing client id, are the status alone).
+"""
+
+from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_proto import service_pb2 as rpc
+from cosmodrome_server.errors import BadRequest, BrokerError, IllegalInvisibleTime
+from cosmodrome_server.model.message import Delivery
+from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
+from cosmodrome_server.proxy import encoding, status
+from cosmodrome_server.proxy.context import Context, client_id_of
+from cosmodrome_server.proxy.convert import duration_ms, filter_of
+from cosmodrome_server.proxy.front import Call
+from cosmodrome_server.proxy.long_polling import polling_ms
+from cosmodrome_server.proxy.outgoing import Outgoing
+
+_EMPTY = status.status_field(pb.MESSAGE_NOT_FOUND, "no new message")
+
+
+def receive_message(context: Context, call: Call, request: rpc.ReceiveMessageRequest) -> None:
+    """Answer with messages if there are any, else wait for them within the polling time.
+
+    Every error of the request is answered on the call, in the stream's order.
+    """
+    try:
+        wait_ms = _polling_ms(context, call, request)
+        query = _query(context, call, request)
+        deliveries = context.broker.receive(query)
+        if deliveries:
+            _answer(context, call, query.group, deliveries)
+        else:
+            _wait(context, call, query, wait_ms)
+    except BrokerError as error:
+        call.reply_stream([status.error_field(error), _now(context)])
+
+
+def _polling_ms(context: Context, call: Call, request: rpc.ReceiveMessageRequest) -> int:
+    asked_ms = None
+    request_timeout_ms = 0
+    if request.HasField("long_polling_timeout"):
+        asked_ms = duration_ms(request.long_polling_timeout)
+    else:
+        session = context.sessions.known.get(client_id_of(call))
+        request_timeout_ms = session.request_timeout_ms if session is not None else 0
+    return polling_ms(call, asked_ms, request_timeout_ms, context.config.delivery)
+
+
+def _query(context: Context, call: Call, request: rpc.ReceiveMessageRequest) -> ReceiveQuery:
+    """The request, checked.
+
+    Raises:
+        IllegalTopic, IllegalConsumerGroup, ConsumerGroupNotFound
+        IllegalInvisibleTime: Outside the bounds, where the client renews for itself.
+        BadRequest: A negative batch size.
+    """
+    queue = request.message_queue
+    topic = context.names.topic(queue.topic.name)
+    group = context.names.group(request.group.name)
+    delivery = context.config.delivery
+    client_id = client_id_of(call)
+    if request.auto_renew:
+        invisible_ms = delivery.renew_ms
+        context.sessions.note_receiver(client_id, group)
+    else:
+        invisible_ms = duration_ms(request.invisible_duration)
+        if not delivery.invisible_min_ms <= invisible_ms <= delivery.invisible_max_ms:
+            raise IllegalInvisibleTime(
+                f"the invisible duration is {invisible_ms} ms, it must be "
+                f"{delivery.invisible_min_ms} to {delivery.invisible_max_ms} "
+                "(delivery.invisible_min_ms, delivery.invisible_max_ms)"
+            )
+    if request.batch_size < 0:
+        raise BadRequest(f"the batch size is {request.batch_size}, it must not be negative")
+    wanted = filter_of(request.filter_expression)
+    is_fifo = context.broker.group(group).is_fifo
+    return ReceiveQuery(
+        group,
+        topic,
+        queue.id if is_fifo else ANY_QUEUE,
+        client_id,
+        min(max(request.batch_size, 1), delivery.batch_max),
+        invisible_ms,
+        request.auto_renew,
+        wanted,
+        request.attempt_id,
+    )
+
+
+def _answer(context: Context, call: Call, group: str, deliveries: list[Delivery]) -> None:
+    """Hold the messages until their lease is durable, then write them."""
+    store_host = context.store_host
+    delivered = encoding.delivered
+    messages = [status.OK]
+    messages += [delivered(delivery, store_host) for delivery in deliveries]
+    messages.append(_now(context))
+    outgoing = Outgoing(call, messages, context.broker, group, deliveries)
+    context.broker.reply_when_durable(context.streams, outgoing, b"")
+
+
+def _wait(context: Context, call: Call, query: ReceiveQuery, wait_ms: int) -> None:
+    def on_ready(deliveries: list[Delivery]) -> None:
+        if deliveries:
+            _answer(context, call, query.group, deliveries)
+        else:
+            call.reply_stream([_EMPTY, _now(context)])
+
+    waiter = Waiter(query, context.clock.monotonic_ms() + wait_ms, on_ready)
+    context.broker.wait(waiter)
+    call.on_cancel(lambda: context.broker.cancel(waiter))
+
+
+def _now(context: Context) -> bytes:
+    """`ReceiveMessageResponse { delivery_timestamp = 3 }`."""
+    return encoding.bytes_field(3, encoding.timestamp(context.clock.now_ms()))

@@ -1,0 +1,79 @@
+"""What every RPC has at hand, and the two hooks around every call.
+
+An activity is a plain function `(context, call, request) -> reply`:
+
+    bytes         the encoded reply
+    a message     the boundary encodes it
+    None          the activity answers later, on `call` itself
+
+Where its reply leaves at once or is held until what it staged is durable stands in
+`service.METHODS`; what it raises, the boundary turns into a Status.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from cosmodrome_server.broker.interface import Broker, ReplySink
+from cosmodrome_server.clock import Clock
+from cosmodrome_server.config import Config
+from cosmodrome_server.proxy.encoding import bytes_field
+from cosmodrome_server.proxy.front import Call
+from cosmodrome_server.proxy.names import Names
+from cosmodrome_server.proxy.sessions import Sessions
+from cosmodrome_server.proxy.validate import MessageRules
+
+Request = TypeVar("Request", bound=Message)
+Reply = bytes | Message | None
+Activity = Callable[["Context", Call, Request], Reply]
+
+# Called with the method's name before the client id is looked at; raises to refuse.
+Guard = Callable[[str, Call, Message], None]
+# Called with the method's name and the code of the answer, once per unary answer or stream.
+Observer = Callable[[str, int], None]
+
+CLIENT_ID = "x-mq-client-id"
+CLIENT_VERSION = "x-mq-client-version"
+
+
+@dataclass(slots=True)
+class Context:
+    """The parts of the proxy.
+
+    Attributes:
+        config: All settings.
+        clock: Time.
+        broker: The verbs.
+        sessions: The clients that are there.
+        sink: Where held replies of unary calls go: the front; set when it is made.
+        streams: Where held replies of server streams go.
+        endpoint: Host and port given to clients that named none.
+        guard: Authentication and authorization; None where both are off.
+        observe: Counts answers; None where nobody counts.
+    """
+
+    config: Config
+    clock: Clock
+    broker: Broker
+    sessions: Sessions
+    sink: ReplySink
+    streams: ReplySink
+    endpoint: tuple[str, int]
+    guard: Guard | None = None
+    observe: Observer | None = None
+    rules: MessageRules = field(init=False)
+    names: Names = field(init=False)
+    store_host: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rules = MessageRules.of(self.config)
+        self.names = Names(self.config.limits)
+        host, port = self.endpoint
+        self.store_host = bytes_field(10, f"{host}:{port}".encode())
+
+
+def client_id_of(call: Call) -> str:
+    """The client's id; the boundary has seen that there is one."""
+    return call.headers[CLIENT_ID]

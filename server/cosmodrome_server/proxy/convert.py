@@ -1,0 +1,208 @@
+"""From protobuf to the values of `model`, checked on the way; durations become milliseconds."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from cosmodrome_proto import Duration, Timestamp
+from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_server.errors import BadRequest, MessageCorrupted, MessageTypeConflict
+from cosmodrome_server.model.filter import EVERYTHING, Filter, FilterType
+from cosmodrome_server.model.message import MessageType, NewMessage
+from cosmodrome_server.proxy import validate
+from cosmodrome_server.proxy.names import Names
+from cosmodrome_server.proxy.validate import MessageRules
+
+_NORMAL, _FIFO, _DELAY = MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY
+_LITE, _PRIORITY, _TRANSACTION = MessageType.LITE, MessageType.PRIORITY, MessageType.TRANSACTION
+
+# Fields of SystemProperties that only the server may fill; queue_id and store_host, which
+# are not `optional`, are looked at apart.
+_SERVER_FIELDS: tuple[
+    Literal[
+        "store_timestamp",
+        "receipt_handle",
+        "queue_offset",
+        "invisible_duration",
+        "delivery_attempt",
+        "dead_letter_queue",
+    ],
+    ...,
+] = (
+    "store_timestamp",
+    "receipt_handle",
+    "queue_offset",
+    "invisible_duration",
+    "delivery_attempt",
+    "dead_letter_queue",
+)
+
+
+def duration_ms(value: Duration) -> int:
+    """A duration in milliseconds, rounded down."""
+    return value.seconds * 1000 + value.nanos // 1_000_000
+
+
+def timestamp_ms(value: Timestamp) -> int:
+    """A time in milliseconds since the epoch, rounded down."""
+    return value.seconds * 1000 + value.nanos // 1_000_000
+
+
+def to_duration(milliseconds: int) -> Duration:
+    """Milliseconds as a protobuf duration."""
+    return Duration(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)
+
+
+def to_timestamp(milliseconds: int) -> Timestamp:
+    """Milliseconds since the epoch as a protobuf timestamp."""
+    return Timestamp(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)
+
+
+def filter_of(expression: pb.FilterExpression) -> Filter:
+    """What a consumer wants; an empty tag expression wants everything.
+
+    Raises:
+        BadRequest: A kind of filter that does not exist.
+    """
+    text = expression.expression
+    if expression.type == pb.SQL:
+        return Filter(FilterType.SQL, text)
+    if expression.type not in (pb.TAG, pb.FILTER_TYPE_UNSPECIFIED):
+        raise BadRequest(f"there is no filter type {expression.type}")
+    return EVERYTHING if text in ("", "*") else Filter(FilterType.TAG, text)
+
+
+def new_messages(
+    messages: Sequence[pb.Message], rules: MessageRules, names: Names, now_ms: int, peer: str
+) -> list[NewMessage]:
+    """Check and convert what was sent. The messages themselves are used up.
+
+    Args:
+        messages: At least one, all of one topic (`topic_of` has seen to that).
+        rules: The limits of this server.
+        names: Checks lite topics.
+        now_ms: The time delivery times are measured from.
+        peer: The sender's address, kept as born_host where it names none.
+
+    Raises:
+        RequestError: As protocol.md 1.3 says, the first failure in list order.
+    """
+    return [_new_message(message, rules, names, now_ms, peer) for message in messages]
+
+
+def topic_of(messages: Sequence[pb.Message], names: Names) -> str:
+    """The one topic of a send.
+
+    Raises:
+        MessageCorrupted: No message, or messages of several topics.
+        IllegalTopic
+    """
+    if not messages:
+        raise MessageCorrupted("no message to send")
+    first = messages[0].topic
+    topic = names.topic(first.name)
+    if len(messages) > 1:
+        for message in messages:
+            if message.topic != first:
+                raise MessageCorrupted("the messages of one request are of several topics")
+    return topic
+
+
+def _new_message(
+    message: pb.Message, rules: MessageRules, names: Names, now_ms: int, peer: str
+) -> NewMessage:
+    body = message.body
+    validate.check_body(body, rules)
+    system = message.system_properties
+    properties = message.user_properties
+    tag = system.tag
+    keys = tuple(system.keys)
+    if properties or tag or keys:
+        validate.check_properties(properties, tag, keys, rules)
+    message_id = system.message_id
+    validate.check_message_id(message_id)
+    born = system.born_timestamp
+    converted = NewMessage(
+        message_id,
+        _NORMAL,
+        tag,
+        keys,
+        system.message_group,
+        0,
+        0,
+        "",
+        -1,
+        born.seconds * 1000 + born.nanos // 1_000_000,
+        b"",
+        b"",
+        body,
+    )
+    _type(converted, system, rules, names, now_ms)
+    if system.HasField("body_digest"):
+        validate.check_digest(system.body_digest, body)
+    converted.system = _stored_system(system, converted.message_type, peer)
+    if properties:
+        converted.user = _stored_user(message)
+    return converted
+
+
+def _type(
+    message: NewMessage, system: pb.SystemProperties, rules: MessageRules, names: Names, now_ms: int
+) -> None:
+    """Fill in what makes a message special, and derive its type (protocol.md 5.1)."""
+    is_half = system.message_type == pb.TRANSACTION
+    if is_half and system.HasField("orphaned_transaction_recovery_duration"):
+        recovery = system.orphaned_transaction_recovery_duration
+        validate.check_recovery_duration(recovery.seconds, rules)
+        message.transaction_check_ms = duration_ms(recovery)
+    is_delayed = system.HasField("delivery_timestamp")
+    if is_delayed:
+        # 1, not 0, for a time before the epoch: 0 means that there is none.
+        message.delivery_timestamp_ms = max(1, timestamp_ms(system.delivery_timestamp))
+        validate.check_delivery_time(message.delivery_timestamp_ms, now_ms, rules)
+    if message.message_group:
+        validate.check_message_group(message.message_group, rules)
+    if system.HasField("priority"):
+        if system.priority < 0:
+            raise BadRequest(f"the priority is {system.priority}, it must not be negative")
+        message.priority = system.priority
+    if system.HasField("lite_topic"):
+        message.lite_topic = names.lite_topic(system.lite_topic)
+    if is_half and is_delayed:
+        raise MessageTypeConflict("a message is transactional or delayed, not both")
+    message.message_type = _derived(message, is_half=is_half, is_delayed=is_delayed)
+
+
+def _derived(message: NewMessage, *, is_half: bool, is_delayed: bool) -> MessageType:
+    if is_half:
+        return _TRANSACTION
+    if is_delayed:
+        return _DELAY
+    if message.message_group:
+        return _FIFO
+    if message.priority >= 0:
+        return _PRIORITY
+    return _LITE if message.lite_topic else _NORMAL
+
+
+def _stored_system(system: pb.SystemProperties, message_type: int, peer: str) -> bytes:
+    """The properties the producer decides, encoded; unknown fields go along."""
+    for name in _SERVER_FIELDS:
+        if system.HasField(name):
+            system.ClearField(name)
+    if system.queue_id:
+        system.queue_id = 0
+    if system.store_host:
+        system.store_host = ""
+    if system.message_type != message_type:
+        system.message_type = pb.MessageType.ValueType(message_type)
+    if not system.born_host:
+        system.born_host = peer
+    return system.SerializeToString()
+
+
+def _stored_user(message: pb.Message) -> bytes:
+    """The entries of user_properties as they stand in an encoded `Message`."""
+    message.ClearField("topic")
+    message.ClearField("system_properties")
+    message.ClearField("body")
+    return message.SerializeToString(deterministic=True)

@@ -1,0 +1,139 @@
+"""Hand-packed protobuf for the replies that decide throughput: sends and receives.
+
+A received message is spliced from what was stored (`model.message`): the producer's
+system properties and user properties are bytes that go out as they came in.
+
+    ReceiveMessageResponse { message = 2 }
+    └─ Message   topic = 1 │ user_properties = 2 (stored) │ system_properties = 3 │ body = 4
+                                                            └─ stored bytes + what is ours
+
+`SystemProperties` is written once, with our fields appended to the stored ones: JavaScript
+clients do not merge two submessages of one field.
+"""
+
+from functools import lru_cache
+from hashlib import md5
+
+from cosmodrome_server.model.message import Delivery, StoredMessage
+
+# Lengths and small numbers are nearly always below this; two bytes each.
+_SMALL = [bytes((n,)) if n < 128 else bytes((n & 127 | 128, n >> 7)) for n in range(4096)]
+
+_DIGEST_HEAD = b"\x22\x24\x08\x02\x12\x20"  # body_digest = 4 {type = MD5, checksum: 32 bytes}
+
+
+def varint(value: int) -> bytes:
+    """Encode a varint; negative ones as protobuf's int64 does."""
+    if 0 <= value < 4096:
+        return _SMALL[value]
+    value &= 0xFFFF_FFFF_FFFF_FFFF
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def varint_field(number: int, value: int) -> bytes:
+    """Encode an integer field; a zero is left out, as proto3 does."""
+    return varint(number << 3) + varint(value) if value else b""
+
+
+def bytes_field(number: int, value: bytes) -> bytes:
+    """Encode a string, bytes or message field."""
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+@lru_cache(maxsize=4096)
+def topic_field(name: str, number: int = 1) -> bytes:
+    """A `Resource` of this name as field `number`."""
+    return bytes_field(number, bytes_field(2, name.encode()))
+
+
+@lru_cache(maxsize=1024)
+def timestamp(milliseconds: int) -> bytes:
+    """The fields of a `Timestamp`. Messages of one commit share theirs, hence the cache."""
+    return _seconds_and_nanos(milliseconds)
+
+
+@lru_cache(maxsize=1024)
+def duration(milliseconds: int) -> bytes:
+    """The fields of a `Duration`."""
+    return _seconds_and_nanos(milliseconds)
+
+
+def _seconds_and_nanos(milliseconds: int) -> bytes:
+    seconds, rest = divmod(milliseconds, 1000)
+    return varint_field(1, seconds) + varint_field(2, rest * 1_000_000)
+
+
+def system_fields(message: StoredMessage, store_host: bytes) -> bytes:
+    """The system properties of a stored message that the server knows.
+
+    Fields 4 body_digest, 9 store_timestamp, 10 store_host, 13 queue_id, 14 queue_offset.
+    """
+    stamp = timestamp(message.store_timestamp_ms)
+    queue_id = message.queue_id
+    return b"".join(
+        (
+            _DIGEST_HEAD,
+            md5(message.body, usedforsecurity=False).hexdigest().upper().encode(),
+            b"\x4a",
+            _SMALL[len(stamp)],
+            stamp,
+            store_host,
+            b"\x68" + _SMALL[queue_id] if queue_id else b"",
+            b"\x70",
+            varint(message.queue_offset),
+        )
+    )
+
+
+def message_fields(message: StoredMessage, system: bytes) -> bytes:
+    """A whole `Message`; `system` are the system properties beside the stored ones."""
+    stored, body = message.system, message.body
+    return b"".join(
+        (
+            topic_field(message.topic),
+            message.user,
+            b"\x1a",
+            varint(len(stored) + len(system)),
+            stored,
+            system,
+            b"\x22",
+            varint(len(body)),
+            body,
+        )
+    )
+
+
+def delivered(delivery: Delivery, store_host: bytes) -> bytes:
+    """`ReceiveMessageResponse { message }` of one delivery.
+
+    Beside `system_fields`: 12 receipt_handle, 15 invisible_duration, 16 delivery_attempt.
+    """
+    handle = delivery.receipt_handle.encode()
+    invisible = duration(delivery.invisible_ms)
+    message = message_fields(
+        delivery.message,
+        b"".join(
+            (
+                system_fields(delivery.message, store_host),
+                b"\x62",
+                varint(len(handle)),
+                handle,
+                b"\x7a",
+                _SMALL[len(invisible)],
+                invisible,
+                b"\x80\x01",
+                varint(delivery.attempt),
+            )
+        ),
+    )
+    return b"\x12" + varint(len(message)) + message
+
+
+def pulled(message: StoredMessage, store_host: bytes) -> bytes:
+    """`PullMessageResponse { message }` of one stored message."""
+    return bytes_field(2, message_fields(message, system_fields(message, store_host)))

@@ -1,0 +1,63 @@
+"""Messages on their way to a consumer: held until durable, given back if they cannot be written.
+
+deliveries ──▶ Outgoing ──reply_when_durable──▶ StreamReplies ──loop──▶ call.reply_stream
+                  └── the client went away first ──▶ broker.return_undelivered
+"""
+
+from asyncio import AbstractEventLoop
+from collections.abc import Sequence
+
+from cosmodrome_server.broker.interface import Broker
+from cosmodrome_server.model.message import Delivery
+from cosmodrome_server.proxy.front import Call
+
+
+class Outgoing:
+    """The answer of one receive: the token `StreamReplies` is given."""
+
+    __slots__ = ("_broker", "_call", "_deliveries", "_group", "_messages", "_returned")
+
+    def __init__(
+        self,
+        call: Call,
+        messages: Sequence[bytes],
+        broker: Broker,
+        group: str,
+        deliveries: Sequence[Delivery],
+    ) -> None:
+        self._call = call
+        self._messages = messages
+        self._broker = broker
+        self._group = group
+        self._deliveries = deliveries
+        self._returned = False
+        call.on_cancel(self._give_back)
+
+    def write(self) -> None:
+        """Answer the call, unless the messages went back already."""
+        if not self._returned:
+            self._call.reply_stream(self._messages)
+
+    def _give_back(self) -> None:
+        if not self._returned:
+            self._returned = True
+            self._broker.return_undelivered(
+                self._group, [delivery.receipt_handle for delivery in self._deliveries]
+            )
+
+
+class StreamReplies:
+    """A `ReplySink` for server streams: takes `Outgoing`s from any thread, writes on the loop."""
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def reply_many(self, replies: list[tuple[object, bytes]]) -> None:
+        """Write the answers of these tokens, all `Outgoing`; the bytes are not used."""
+        self._loop.call_soon_threadsafe(_write_all, replies)
+
+
+def _write_all(replies: list[tuple[object, bytes]]) -> None:
+    for outgoing, _ in replies:
+        assert isinstance(outgoing, Outgoing)
+        outgoing.write()
