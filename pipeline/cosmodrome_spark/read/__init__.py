@@ -1,0 +1,1 @@
+"""The three roads from a broker to Arrow batches, behind one seam (`base.TopicReader`)."""

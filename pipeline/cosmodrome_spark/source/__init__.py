@@ -1,0 +1,1 @@
+"""`format("rocketmq")` for Spark: batch and streaming reads (`sink` writes)."""

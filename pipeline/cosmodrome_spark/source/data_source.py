@@ -1,0 +1,64 @@
+"""`format("rocketmq")`: what Spark looks up by name, makes on the driver, and asks for parts."""
+
+from collections.abc import MutableMapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from cosmodrome_spark.options import SourceOptions, sink_options, source_options
+from cosmodrome_spark.schema import columns_of, ddl
+from cosmodrome_spark.source.batch import BatchReader, PushdownReader
+from cosmodrome_spark.source.stream import StreamReader
+
+if TYPE_CHECKING:
+    from cosmodrome_spark.sink.writers import StreamTopicWriter, TopicWriter
+
+
+class RocketMQDataSource(DataSource):
+    """Topics as DataFrames, in batches and streams.
+
+    Example:
+        >>> spark.read.format("rocketmq").options(endpoints="127.0.0.1:8081",
+        ...     subscribe="orders").load()  # doctest: +SKIP
+    """
+
+    options: MutableMapping[str, str]
+
+    @classmethod
+    def name(cls) -> str:
+        """The word for `format`."""
+        return "rocketmq"
+
+    def schema(self) -> str:
+        """The columns that the option `columns` asks for, or all."""
+        chosen = self.options.get("columns")
+        if chosen is None:
+            return ddl()
+        return ddl([name.strip() for name in chosen.split(",")])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch read of the columns in `schema`."""
+        options = self._source_options(schema, streaming=False)
+        return PushdownReader(options) if options.filter_pushdown else BatchReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """A streaming read of the columns in `schema`."""
+        return StreamReader(self._source_options(schema, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> "TopicWriter":  # noqa: FBT001
+        """A batch write; a topic only ever grows, so `overwrite` is refused."""
+        from cosmodrome_spark.sink.writers import batch_writer  # noqa: PLC0415  # reads go without
+
+        return batch_writer(sink_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamTopicWriter":  # noqa: N802, FBT001
+        """A streaming write in append mode."""
+        from cosmodrome_spark.sink.writers import stream_writer  # noqa: PLC0415
+
+        return stream_writer(sink_options(self.options), schema, overwrite=overwrite)
+
+    def _source_options(self, schema: StructType, *, streaming: bool) -> SourceOptions:
+        options = source_options(self.options, streaming=streaming)
+        return replace(options, query=replace(options.query, columns=columns_of(schema)))

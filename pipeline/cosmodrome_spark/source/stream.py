@@ -1,0 +1,199 @@
+"""Streaming reads: offsets live in Spark's checkpoint, nowhere else.
+
+    latestOffset   where the queues end, cut by the limit        driver, each trigger
+    partitions     [start, end) → tasks, losses said             driver, each batch
+    read           the ranges of one task                        executors
+
+Behaviour of Spark that shapes this:
+* offsets are compared as text, so they are sorted (`offsets.to_json`);
+* there is no read limit for "at least n, but wait no longer than t", so that is kept here;
+* `commit` comes one batch late and never for the last, so group offsets are published when
+  the next batch is planned, and by the job's listener at the end: monitoring, not progress;
+* with AvailableNow, `prepareForTriggerAvailableNow` comes first and fixes the target.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from cosmodrome_spark.errors import PipelineError
+from cosmodrome_spark.offsets import (
+    MessageQueue,
+    Offsets,
+    OffsetsJson,
+    QueueRange,
+    backlog,
+    from_json,
+    to_json,
+)
+from cosmodrome_spark.options import ReadQuery, SourceOptions
+from cosmodrome_spark.planning import limit_bytes, limit_offsets
+from cosmodrome_spark.read.base import Cluster
+from cosmodrome_spark.read.road import open_cluster, read_ranges
+from cosmodrome_spark.source import resolve
+from cosmodrome_spark.source.partition import RangesPartition, plan_partitions, read_partition
+
+_log = logging.getLogger(__name__)
+SAMPLE_ROWS = 64
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream over the queues of some topics.
+
+    Lives in one process for the whole query on the driver; a copy of it reads on executors.
+    """
+
+    def __init__(self, options: SourceOptions, now_ms: Callable[[], int] | None = None) -> None:
+        self._options = options
+        self._now_ms = now_ms
+        self._cluster: Cluster | None = None
+        self._target: Offsets | None = None
+        self._waiting_since_ms: int | None = None
+        self._latest: Offsets = {}
+        self._mean_bytes: dict[MessageQueue, float] = {}
+
+    # What Spark calls, in its own spelling. -------------------------------------------
+
+    def initialOffset(self) -> OffsetsJson:  # noqa: N802
+        """Where a query without a checkpoint begins."""
+        bounds = self._bounds()
+        options = self._options
+        start = resolve.starting_offsets(self._connected(), options.starting, bounds, options.group)
+        if self._target is not None:
+            # Messages may have come in since the target was fixed.
+            start = {q: min(at, self._target.get(q, at)) for q, at in start.items()}
+        return to_json(start)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the target: what is there now is all that is read."""
+        self._target = {queue: each.max_offset for queue, each in self._bounds().items()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The limit that the options ask for."""
+        if self._options.max_offsets is not None:
+            return ReadMaxRows(self._options.max_offsets)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802
+        """Where the next batch ends: `start` itself when there is nothing to do."""
+        begin = from_json(start)
+        bounds = self._bounds()
+        end = {queue: each.max_offset for queue, each in bounds.items()}
+        self._latest = end
+        if self._target is not None:
+            end = {queue: min(at, self._target.get(queue, at)) for queue, at in end.items()}
+            end = {queue: at for queue, at in end.items() if queue in self._target}
+        for queue, each in bounds.items():
+            begin.setdefault(queue, each.min_offset)
+        # A queue that ends before where it was read was created anew; `partitions` says so.
+        # A queue that is gone stays as it was, until Spark asks for its range.
+        end = {**begin, **end}
+        if self._target is None and self._should_wait(backlog(begin, end)):
+            return to_json(from_json(start))
+        return to_json(self._limited(begin, end, limit))
+
+    def reportLatestOffset(self) -> OffsetsJson | None:  # noqa: N802
+        """Where the queues end: Spark's progress shows it, and the lag follows."""
+        return to_json(self._latest) if self._latest else None
+
+    def partitions(self, start: OffsetsJson, end: OffsetsJson) -> Sequence[RangesPartition]:
+        """Cut one batch into tasks.
+
+        Raises:
+            DataLoss: Offsets of the batch are gone, unless failOnDataLoss is off.
+        """
+        begin, until = from_json(start), from_json(end)
+        bounds = self._connected().bounds(sorted({*begin, *until}))
+        spans, losses = resolve.checked_ranges(
+            begin, until, bounds, fails=self._options.query.fail_on_data_loss
+        )
+        for loss in losses:
+            _log.warning("data loss: %s", loss)
+        self._report(begin)
+        return plan_partitions(spans, self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one task's ranges, on an executor."""
+        return read_partition(self._options.connection, self._options.query, partition)
+
+    def commit(self, end: OffsetsJson) -> None:
+        """Publish the group's progress: Spark says that everything before `end` is done."""
+        self._report(from_json(end))
+
+    def stop(self) -> None:
+        """Let connections go."""
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    # ------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave the connection behind when Spark sends this to executors."""
+        return {**self.__dict__, "_cluster": None, "_now_ms": None}
+
+    def _connected(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = open_cluster(self._options.connection)
+        return self._cluster
+
+    def _bounds(self) -> resolve.Bounds:
+        cluster = self._connected()
+        return cluster.bounds(resolve.choose_queues(cluster, self._options.topics))
+
+    def _limited(self, begin: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
+        match limit:
+            case ReadMaxRows(max_rows=rows):
+                return limit_offsets(begin, end, rows)
+            case ReadMaxBytes(max_bytes=size):
+                return limit_bytes(begin, end, size, self._sampled(begin, end))
+            case _:
+                return end
+
+    def _should_wait(self, rows: int) -> bool:
+        """Whether `minOffsetsPerTrigger` asks for patience; at most `maxTriggerDelay`."""
+        if self._options.min_offsets is None or rows == 0:
+            return False
+        now_ms = self._now_ms() if self._now_ms else time.monotonic_ns() // 1_000_000
+        if self._waiting_since_ms is None:
+            self._waiting_since_ms = now_ms
+        waited_ms = now_ms - self._waiting_since_ms
+        if rows < self._options.min_offsets and waited_ms < self._options.max_trigger_delay_ms:
+            return True
+        self._waiting_since_ms = None
+        return False
+
+    def _sampled(self, begin: Offsets, end: Offsets) -> dict[MessageQueue, float]:
+        """The mean message size of each queue with a backlog, from a few messages."""
+        query = ReadQuery(columns=("body",), decode_body=False, fail_on_data_loss=False)
+        for queue, at in end.items():
+            rows = min(SAMPLE_ROWS, at - begin[queue])
+            if rows <= 0 or queue in self._mean_bytes:
+                continue
+            span = QueueRange(queue, begin[queue], begin[queue] + rows)
+            batches = list(read_ranges(self._options.connection, (span,), query))
+            size = sum(batch.nbytes for batch in batches)
+            self._mean_bytes[queue] = size / max(1, sum(batch.num_rows for batch in batches))
+        return self._mean_bytes
+
+    def _report(self, offsets: Offsets) -> None:
+        options = self._options
+        if not (options.report_group_offsets and options.group):
+            return
+        try:
+            self._connected().commit(options.group, offsets)
+        except PipelineError as error:
+            # Best effort: Spark's checkpoint holds the progress, this is for lag monitors.
+            _log.warning("group offsets were not reported: %s", error)

@@ -1,0 +1,60 @@
+"""One Spark session for all tests of the pipeline; without Spark or Java they are skipped."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.pull_server import PullServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def missing_for_spark() -> str:
+    """What Spark tests lack here; "" for nothing."""
+    try:
+        import pyspark  # noqa: F401
+    except ImportError:
+        return "Spark tests need pyspark: pip install 'cosmodrome[spark]'"
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        return "Spark tests need Java 17 or later: apt-get install openjdk-17-jre-headless"
+    return ""
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out modules that cannot be imported without pyarrow."""
+    try:
+        import pyarrow as pa  # noqa: F401
+    except ImportError:
+        print(f"skipped {collection_path}: pip install 'cosmodrome[spark]'", file=sys.stderr)
+        return True
+    return None
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
+    missing = missing_for_spark()
+    if missing:
+        pytest.skip(missing)
+    from cosmodrome_spark.session import SessionOptions, build_session
+
+    session = build_session(
+        SessionOptions(
+            app_name="tests",
+            master="local[2,4]",
+            conf={"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))},
+        )
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def server() -> Iterator[PullServer]:
+    with PullServer(batch_size_max=1024) as running:
+        yield running
