@@ -32,6 +32,7 @@ from cosmodrome_server.model.queries import (
     Redriven,
     Scheduled,
     Waiter,
+    Waiting,
 )
 from cosmodrome_server.model.topic import Topic
 
@@ -280,6 +281,9 @@ class Operations(Protocol):
 
     def transactions(self, topic: str, max_messages: int) -> list[OpenTransaction]:
         """Half messages, oldest first; of all topics for ""."""
+
+    def waiting(self) -> Waiting:
+        """How many messages wait for a time, a resolution or an operator."""
 
     def find(self, search: MessageSearch) -> list[StoredMessage]:
         """Messages with an id or a key, newest first."""

@@ -168,3 +168,18 @@ class MessageSearch:
     begin_ms: int
     end_ms: int
     max_messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How many messages wait for something other than a consumer, by topic.
+
+    Attributes:
+        delayed: For their delivery time.
+        half: For their transaction's end.
+        parked: For an operator to end it.
+    """
+
+    delayed: dict[str, int]
+    half: dict[str, int]
+    parked: dict[str, int]

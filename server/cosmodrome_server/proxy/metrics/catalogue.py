@@ -109,13 +109,6 @@ FINISH_LATENCY = Metric(
     (5, 60, 600, 3600, 43_200, 86_400),
 )
 HALF_MESSAGES = Metric("rocketmq_half_messages", Kind.GAUGE, "Half messages open.", ("topic",))
-RPC_LATENCY = Metric(
-    "rocketmq_rpc_latency",
-    Kind.HISTOGRAM,
-    "Milliseconds a call took.",
-    ("protocol_type", "request_code", "response_code", "is_long_polling", "result"),
-    (1, 3, 5, 7, 10, 100, 1000, 2000, 3000),
-)
 STORAGE_SIZE = Metric(
     "rocketmq_storage_size_bytes",
     Kind.GAUGE,
@@ -160,7 +153,7 @@ RESPONSES = Metric(
 RPC_SECONDS = Metric(
     "cosmodrome_rpc_seconds",
     Kind.HISTOGRAM,
-    "Seconds a call took, waiting for messages left out.",
+    "Seconds the broker worked on a call; waiting for disk and messages left out.",
     ("rpc",),
     FAST_S,
     node_type="proxy",
@@ -206,6 +199,8 @@ CORRUPT = Metric("cosmodrome_corrupt_frames", Kind.COUNTER, "Damaged frames foun
 CONNECTIONS = Metric(
     "cosmodrome_connections", Kind.GAUGE, "Connections of clients.", (), node_type="proxy"
 )
+MEMORY = Metric("process_resident_memory_bytes", Kind.GAUGE, "Resident memory.")
+CPU = Metric("process_cpu_seconds", Kind.COUNTER, "Processor time used.")
 DROPPED_SERIES = Metric(
     "cosmodrome_dropped_series", Kind.COUNTER, "Series not counted: metrics.series_max is reached."
 )

@@ -37,6 +37,7 @@ class _Collector:
                 yield self._plain(metric, name, series)
         for metric, histograms in snapshot.distributions.items():
             yield self._histogram(metric, histograms)
+        yield from _fleet(snapshot)
 
     def _plain(self, metric: Metric, name: str, series: Mapping[Labels, float]) -> Family:
         kind = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
@@ -48,12 +49,7 @@ class _Collector:
     def _histogram(self, metric: Metric, series: Mapping[Labels, Distribution]) -> Family:
         family = HistogramMetricFamily(metric.name, metric.meaning, labels=self._names(metric))
         for labels, distribution in series.items():
-            bounds = [*map(_bound, distribution.buckets), "+Inf"]
-            seen = 0
-            buckets: list[tuple[str, float]] = []
-            for bound, count in zip(bounds, distribution.counts, strict=True):
-                seen += count
-                buckets.append((bound, seen))
+            buckets = _cumulative(distribution)
             family.add_metric(self._labels(metric, labels), buckets, distribution.total)
         return family
 
@@ -66,5 +62,30 @@ class _Collector:
         return [*common, *snapshot.extra.values(), *labels]
 
 
-def _bound(value: float) -> str:
-    return str(float(value))
+def _fleet(snapshot: Snapshot) -> Iterable[Family]:
+    """Series of clients: label names differ from client to client, so each has its own set."""
+    for name, series in snapshot.fleet_values.items():
+        family = Family(name, "Pushed by clients.", "gauge")
+        for pairs, value in series.items():
+            family.add_sample(name, dict(pairs), value)
+        yield family
+    for name, histograms in snapshot.fleet_distributions.items():
+        family = Family(name, "Pushed by clients.", "histogram")
+        for pairs, distribution in histograms.items():
+            labels = dict(pairs)
+            buckets = _cumulative(distribution)
+            for bound, count in buckets:
+                family.add_sample(f"{name}_bucket", {**labels, "le": bound}, count)
+            family.add_sample(f"{name}_count", labels, buckets[-1][1])
+            family.add_sample(f"{name}_sum", labels, distribution.total)
+        yield family
+
+
+def _cumulative(distribution: Distribution) -> list[tuple[str, float]]:
+    bounds = [*(str(float(bound)) for bound in distribution.buckets), "+Inf"]
+    seen = 0
+    buckets: list[tuple[str, float]] = []
+    for bound, count in zip(bounds, distribution.counts, strict=True):
+        seen += count
+        buckets.append((bound, seen))
+    return buckets

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from cosmodrome_proto import fleet_pb2 as wire
 from cosmodrome_server.clock import Clock
 from cosmodrome_server.proxy.metrics.meters import Distribution
+from cosmodrome_server.proxy.metrics.meters import Pairs as Labels
 
 OTLP_PATH = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 OPENCENSUS_PATH = "/opencensus.proto.agent.metrics.v1.MetricsService/Export"
@@ -23,8 +24,6 @@ IDLE_MS = 300_000
 LABELS_MAX = 16
 _DELTA = 1
 _NAME = re.compile(r"[^a-zA-Z0-9_]")
-
-Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from cosmodrome_server.proxy.metrics.catalogue import Kind, Metric
 
 Labels = tuple[str, ...]
+Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Snapshot:
         extra: Labels of the settings, on every series.
         values: Counters and gauges.
         distributions: Histograms.
+        fleet_values, fleet_distributions: What clients pushed, by name and labels.
     """
 
     cluster: str
@@ -38,6 +40,8 @@ class Snapshot:
     extra: Mapping[str, str]
     values: dict[Metric, dict[Labels, float]] = field(default_factory=dict)
     distributions: dict[Metric, dict[Labels, Distribution]] = field(default_factory=dict)
+    fleet_values: dict[str, dict[Pairs, float]] = field(default_factory=dict)
+    fleet_distributions: dict[str, dict[Pairs, Distribution]] = field(default_factory=dict)
 
 
 class _Histogram:

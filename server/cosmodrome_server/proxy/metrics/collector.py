@@ -1,0 +1,213 @@
+"""One snapshot of everything /metrics shows, gathered on the loop when somebody scrapes.
+
+Counters that verbs keep (`Broker.statistics`) and gauges of the moment (lag, connections,
+space) are read here, once per scrape; what only the proxy sees (answers, waits) is counted by
+`Meters` as it happens. Nothing here is on the hot path.
+"""
+
+import asyncio
+import os
+import resource
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_server.broker.interface import Broker
+from cosmodrome_server.broker.statistics import Statistics
+from cosmodrome_server.clock import Clock
+from cosmodrome_server.config import Config
+from cosmodrome_server.core.client_session import ClientSession, ClientType
+from cosmodrome_server.errors import BrokerError
+from cosmodrome_server.model.topic import DEAD_LETTER_PREFIX, LITE_PREFIX, RETRY_PREFIX
+from cosmodrome_server.proxy.metrics import catalogue as names
+from cosmodrome_server.proxy.metrics.catalogue import Metric
+from cosmodrome_server.proxy.metrics.fleet import Fleet
+from cosmodrome_server.proxy.metrics.meters import Labels, Meters, Snapshot
+from cosmodrome_server.proxy.sessions import Sessions
+
+Values = dict[Metric, dict[Labels, float]]
+DISK = ("local", "disk")
+# How often the loop is asked how late it is.
+LOOP_PROBE_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFigures:
+    """What the storage says of itself.
+
+    Attributes:
+        log_bytes: Of all segments on disk.
+        staged_bytes: Staged and not on disk yet.
+        free_bytes: Left on the file system.
+        is_full: Sends are refused for lack of space.
+        corrupt_frames: Found since the start.
+        oldest_ms: Store time of the oldest message; 0 for none.
+    """
+
+    log_bytes: int
+    staged_bytes: int
+    free_bytes: int
+    is_full: bool
+    corrupt_frames: int
+    oldest_ms: int
+
+
+class Measured(Broker, Protocol):
+    """The broker, with its counts."""
+
+    def statistics(self) -> Statistics:
+        """What was counted so far."""
+
+
+class Collector:
+    """Made once; `snapshot` is called on the loop, `observe` after each answer."""
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        broker: Measured,
+        sessions: Sessions,
+        store: Callable[[], StoreFigures],
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._broker = broker
+        self._sessions = sessions
+        self._store = store
+        self.meters = Meters(config.metrics.series_max)
+        self.fleet = Fleet(clock, config.metrics.series_max)
+        self._code_names: dict[int, str] = {}
+
+    def observe(self, rpc: str, code: int) -> None:
+        """Count one answer."""
+        name = self._code_names.get(code)
+        if name is None:
+            known = code in pb.Code.values()
+            name = pb.Code.Name(pb.Code.ValueType(code)) if known else str(code)
+            self._code_names[code] = name
+        self.meters.count(names.RESPONSES, (rpc, name))
+
+    async def probe_loop(self) -> None:
+        """Measure how late the loop comes to a timer, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + LOOP_PROBE_S
+            await asyncio.sleep(LOOP_PROBE_S)
+            self.meters.observe(names.LOOP_LAG, max(0.0, loop.time() - due))
+
+    def snapshot(self) -> Snapshot:
+        """Everything, copied."""
+        self.fleet.forget_idle()
+        values: Values = dict(self.meters.counters())
+        for part in (self._counted, self._clients, self._groups, self._topics, self._storage):
+            for metric, labels, value in part():
+                values.setdefault(metric, {})[labels] = value
+        return Snapshot(
+            cluster=self._config.server.cluster,
+            node_id=self._config.server.name,
+            extra=self._config.metrics.labels,
+            values=values,
+            distributions=dict(self.meters.histograms()),
+            fleet_values=self.fleet.gauges(),
+            fleet_distributions=self.fleet.histograms(),
+        )
+
+    def _counted(self) -> Iterator[tuple[Metric, Labels, float]]:
+        counted = self._broker.statistics()
+        for (topic, message_type), flow in counted.messages_in.items():
+            labels = (topic, message_type.name.lower(), _is_system(topic))
+            yield names.MESSAGES_IN, labels, flow.messages
+            yield names.THROUGHPUT_IN, labels, flow.body_bytes
+        for (topic, group, is_retry), flow in counted.messages_out.items():
+            labels = (topic, group, str(is_retry).lower(), _is_system(topic))
+            yield names.MESSAGES_OUT, labels, flow.messages
+            yield names.THROUGHPUT_OUT, labels, flow.body_bytes
+        for (topic, group), count in counted.dead_letters.items():
+            yield names.DEAD_LETTERS, (group, topic, _is_system(topic)), count
+        yield names.TOPICS, (), counted.topics
+        yield names.GROUPS, (), counted.groups
+        yield names.WAITING, (), counted.waiters
+        yield names.PERMISSION, (), 6
+        yield names.PROXY_UP, ("local",), 1
+        yield names.DROPPED_SERIES, (), self.meters.dropped + self.fleet.dropped
+
+    def _clients(self) -> Iterator[tuple[Metric, Labels, float]]:
+        producers: Counter[Labels] = Counter()
+        consumers: Counter[Labels] = Counter()
+        for session in self._sessions.known:
+            language, version = _agent(session)
+            if session.client_type is ClientType.PRODUCER:
+                producers[language, version, "grpc_v2"] += 1
+            else:
+                labels = (session.group, language, version, "pop", "grpc_v2", "false")
+                consumers[labels] += 1
+        for labels, count in producers.items():
+            yield names.PRODUCERS, labels, count
+        for labels, count in consumers.items():
+            yield names.CONSUMERS, labels, count
+
+    def _groups(self) -> Iterator[tuple[Metric, Labels, float]]:
+        now_ms = self._clock.now_ms()
+        retention_ms = self._config.store.retention_hours * 3_600_000
+        for group in self._broker.groups():
+            for topic in self._broker.topics_of(group.name):
+                try:
+                    lag = self._broker.accumulation(group.name, topic)
+                except BrokerError:
+                    continue  # deleted since it was listed
+                labels = (group.name, topic, "false", _is_system(topic))
+                yield names.LAG, labels, lag.ready + lag.inflight
+                yield names.READY, labels, lag.ready
+                yield names.INFLIGHT, labels, lag.inflight
+                unconsumed_ms = _age(now_ms, lag.oldest_unconsumed_ms)
+                yield names.LAG_LATENCY, labels, unconsumed_ms
+                yield names.QUEUEING_LATENCY, labels, _age(now_ms, lag.oldest_ready_ms)
+                kept_ms = self._broker.topic(topic).retention_ms or retention_ms
+                if kept_ms:
+                    yield names.LAG_RETENTION, (group.name, topic), unconsumed_ms / kept_ms
+
+    def _topics(self) -> Iterator[tuple[Metric, Labels, float]]:
+        waiting = self._broker.waiting()
+        for topic, count in waiting.delayed.items():
+            yield names.TIMING, (topic,), count
+        for topic, count in waiting.half.items():
+            yield names.HALF_MESSAGES, (topic,), count
+        for topic, count in waiting.parked.items():
+            yield names.PARKED, (topic,), count
+
+    def _storage(self) -> Iterator[tuple[Metric, Labels, float]]:
+        figures = self._store()
+        yield names.STORAGE_SIZE, DISK, figures.log_bytes
+        yield names.FLUSH_BEHIND, DISK, figures.staged_bytes
+        yield names.DISPATCH_BEHIND, DISK, 0
+        yield names.RESERVE_TIME, DISK, _age(self._clock.now_ms(), figures.oldest_ms)
+        yield names.STAGED, (), figures.staged_bytes
+        yield names.FREE, (), figures.free_bytes
+        yield names.FULL, (), figures.is_full
+        yield names.CORRUPT, (), figures.corrupt_frames
+        yield names.MEMORY, (), _resident_bytes()
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        yield names.CPU, (), usage.ru_utime + usage.ru_stime
+
+
+def _is_system(topic: str) -> str:
+    return str(topic.startswith((DEAD_LETTER_PREFIX, RETRY_PREFIX, LITE_PREFIX))).lower()
+
+
+def _age(now_ms: int, then_ms: int) -> int:
+    return max(0, now_ms - then_ms) if then_ms else 0
+
+
+def _agent(session: ClientSession) -> tuple[str, str]:
+    agent = pb.Settings.FromString(session.settings).user_agent
+    known = agent.language in pb.Language.values()
+    language = pb.Language.Name(agent.language).lower() if known else str(agent.language)
+    return language, agent.version
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm") as file:  # noqa: PTH123 - one read, of no path of ours
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
