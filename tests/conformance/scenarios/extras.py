@@ -1,0 +1,177 @@
+"""6.7 and issue text: what the catalogue of the reference does not have, under numbers E-n."""
+
+import asyncio
+import time
+
+from tests.conformance.bench import Bench, refused, scenario, who
+from tests.conformance.client import everything
+from tests.conformance.driver import Filter, Incoming, Outgoing
+from tests.conformance.languages import (
+    LITE,
+    LITE_OFFSET,
+    LITE_SIMPLE,
+    PRIORITY,
+    PUSH,
+    RECALL,
+)
+from tests.conformance.scenarios.delivery import QUIET_SECONDS, collect, consumer_of
+
+EVERY_BYTE = bytes(range(256))
+
+
+def sample(topic: str, author: str) -> Outgoing:
+    """A message with everything that must survive the way through another client."""
+    return Outgoing(
+        topic,
+        EVERY_BYTE + author.encode(),
+        tag=f"tag-{author}",
+        keys=(f"key-{author}", "订单 7"),
+        properties={"author": author, "emoji": "🚀", "with space": "a = b; c"},
+    )
+
+
+def assert_same(received: Incoming, sent: Outgoing, message_id: str) -> None:
+    assert received.message_id == message_id
+    assert received.topic == sent.topic
+    assert received.body == sent.body
+    assert received.tag == sent.tag
+    assert received.keys == tuple(sorted(sent.keys))
+    assert received.properties == sent.properties
+
+
+@scenario("E-1", "a message from every client is read, byte for byte", short=True)
+async def every_message_is_read(bench: Bench) -> str:
+    exchange = bench.exchange
+    consumer = await bench.connection.simple(await bench.group(), everything(exchange.topic))
+    producer = await bench.connection.producer(exchange.topic)
+    mine = sample(exchange.topic, bench.language.name)
+    receipt = await producer.send(mine)
+    exchange.sent[bench.language.name].set_result((mine, receipt.message_id))
+    sent = dict(zip(exchange.sent, await asyncio.gather(*exchange.sent.values()), strict=True))
+    received = {m.properties["author"]: m for m in await consumer.take(len(sent), within=60)}
+    assert sorted(received) == sorted(sent)
+    for author, (message, message_id) in sent.items():
+        assert_same(received[author], message, message_id)
+    return "from " + ", ".join(sorted(sent))
+
+
+@scenario("E-2", "a push consumer sees tag, keys and properties unchanged", PUSH, short=True)
+async def push_sees_everything(bench: Bench) -> None:
+    topic, group = await bench.topic(), await bench.group()
+    consumer = await bench.connection.push(group, everything(topic))
+    producer = await bench.connection.producer(topic)
+    message = sample(topic, bench.language.name)
+    receipt = await producer.send(message)
+    (received,) = await consumer.deliveries(1, within=30)
+    assert_same(received, message, receipt.message_id)
+    assert received.attempt == 1
+    assert abs((received.born_at_ms or 0) / 1000 - time.time()) < 60
+
+
+@scenario(
+    "E-3", "a delayed message is recalled before its time and never comes", RECALL, short=True
+)
+async def recalled(bench: Bench) -> str:
+    topic, group = await bench.topic("delay"), await bench.group()
+    consumer = await consumer_of(bench, group, topic)
+    producer = await bench.connection.producer(topic)
+    at = (int(time.time()) + 6) * 1000
+    kept = await producer.send(Outgoing(topic, b"kept", delivery_at_ms=at))
+    gone = await producer.send(Outgoing(topic, b"gone", delivery_at_ms=at))
+    assert gone.recall_handle
+    assert await producer.recall(topic, gone.recall_handle) == gone.message_id
+    received = await collect(consumer, 1, within=20)
+    received += await collect(consumer, 1, within=QUIET_SECONDS)
+    assert [m.message_id for m in received] == [kept.message_id]
+    assert kept.recall_handle
+    return "after delivery, " + who(await refused(producer.recall(topic, kept.recall_handle)))
+
+
+@scenario("E-4", "the delivery timestamp is told to the consumer")
+async def delivery_timestamp_is_told(bench: Bench) -> None:
+    topic, group = await bench.topic("delay"), await bench.group()
+    consumer = await bench.connection.simple(group, everything(topic))
+    producer = await bench.connection.producer(topic)
+    at = (int(time.time()) + 2) * 1000
+    await producer.send(Outgoing(topic, b"when", delivery_at_ms=at))
+    (received,) = await consumer.take(1, within=20)
+    assert received.delivery_at_ms == at
+
+
+@scenario("E-5", "of waiting messages the higher priority comes first", PRIORITY)
+async def priority(bench: Bench) -> None:
+    topic, group = await bench.topic("priority"), await bench.group()
+    producer = await bench.connection.producer(topic)
+    for level in (0, 3, 1, 2):
+        await producer.send(Outgoing(topic, f"level {level}".encode(), priority=level))
+    consumer = await bench.connection.simple(group, everything(topic))
+    received = await consumer.take(4, within=60, max_messages=1)
+    assert sorted(m.body for m in received) == [b"level 0", b"level 1", b"level 2", b"level 3"]
+    if bench.broker.is_ours:
+        assert [m.body for m in received] == [b"level 3", b"level 2", b"level 1", b"level 0"]
+
+
+@scenario("E-6", "lite topics: a push consumer gets what it subscribed to, and no more", LITE)
+async def lite_push(bench: Bench) -> None:
+    topic = await bench.topic("lite")
+    group = await bench.group(lite_topic_of=topic)
+    consumer = await bench.connection.lite_push(group, topic)
+    await consumer.subscribe_lite("room-1")
+    producer = await bench.connection.producer(topic)
+    for room in ("room-1", "room-2", "room-1"):
+        await producer.send(Outgoing(topic, f"to {room}".encode(), lite_topic=room))
+    received = await consumer.deliveries(2, within=60)
+    received += await consumer.deliveries(1, within=QUIET_SECONDS)
+    assert [m.body for m in received] == [b"to room-1"] * 2
+    assert {m.lite_topic for m in received} == {"room-1"}
+
+
+@scenario("E-7", "lite topics: a simple consumer receives and acks", LITE_SIMPLE)
+async def lite_simple(bench: Bench) -> None:
+    topic = await bench.topic("lite")
+    group = await bench.group(lite_topic_of=topic)
+    consumer = await bench.connection.lite_simple(group, topic)
+    await consumer.subscribe_lite("room-1")
+    producer = await bench.connection.producer(topic)
+    await producer.send(Outgoing(topic, b"hello", lite_topic="room-1"))
+    received = await consumer.take(1, within=60)
+    received += await consumer.take(1, within=QUIET_SECONDS)
+    assert [(m.body, m.lite_topic) for m in received] == [(b"hello", "room-1")]
+
+
+@scenario(
+    "E-8", "lite topics: subscribed from the first message, what was there comes", LITE_OFFSET
+)
+async def lite_from_the_start(bench: Bench) -> None:
+    topic = await bench.topic("lite")
+    group = await bench.group(lite_topic_of=topic)
+    producer = await bench.connection.producer(topic)
+    for number in range(3):
+        await producer.send(Outgoing(topic, f"early {number}".encode(), lite_topic="room-1"))
+    consumer = await bench.connection.lite_push(group, topic)
+    await consumer.subscribe_lite("room-1", from_start=True)
+    received = await consumer.deliveries(3, within=60)
+    assert [m.body for m in received] == [b"early 0", b"early 1", b"early 2"]
+
+
+@scenario("E-10", "a subscription added while running is delivered", PUSH)
+async def subscribed_later(bench: Bench) -> str:
+    first, second = await bench.topic(), await bench.topic()
+    consumer = await bench.connection.push(await bench.group(), everything(first))
+    producer = await bench.connection.producer(first, second)
+    await consumer.subscribe({second: Filter()})
+    started = asyncio.get_running_loop().time()
+    await producer.send(Outgoing(second, b"to the second topic"))
+    (received,) = await consumer.deliveries(1, within=45)
+    assert received.topic == second
+    return f"after {received.at - started:.1f} s"
+
+
+@scenario("E-11", "a listener slower than the lease keeps its message", PUSH, seconds_max=240)
+async def slow_listener(bench: Bench) -> None:
+    topic, group = await bench.topic(), await bench.group()
+    consumer = await bench.connection.push(group, everything(topic), slow_ms=75_000)
+    producer = await bench.connection.producer(topic)
+    await producer.send(Outgoing(topic, b"takes longer than a minute"))
+    received = await consumer.deliveries(2, within=100)
+    assert [m.attempt for m in received] == [1]
