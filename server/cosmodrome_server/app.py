@@ -25,7 +25,10 @@ from cosmodrome_server.proxy import service
 from cosmodrome_server.proxy.client_events import ClientEvents
 from cosmodrome_server.proxy.context import Context
 from cosmodrome_server.proxy.front import Front
+from cosmodrome_server.proxy.health import Health, Serving
 from cosmodrome_server.proxy.outgoing import StreamReplies
+from cosmodrome_server.proxy.security.directory import Directory
+from cosmodrome_server.proxy.security.guard import Guard
 from cosmodrome_server.proxy.sessions import Sessions
 from cosmodrome_server.proxy.tls import Certificates
 
@@ -45,16 +48,19 @@ class App:
     broker: LocalBroker
     context: Context
     front: Front
+    health: Health
     certificates: Certificates | None
     failure: asyncio.Future[Exception]
     _background: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def stop(self) -> None:
         """Drain and close; what was acknowledged is on disk, what was not is not lost."""
+        self.health.set(Serving.NOT_SERVING)
         sessions = self.context.sessions
         sessions.reconnect_all()
         await asyncio.sleep(RECONNECT_S if sessions.streams else 0)
         sessions.close()
+        self.health.close()
         await self.front.drain(self.config.server.drain_s)
         for task in self._background:
             task.cancel()
@@ -105,20 +111,25 @@ async def start(config: Config, log: Log, clock: Clock) -> App:
         sink=streams,  # until the front is made
         streams=streams,
         endpoint=_advertised(config, config.server.port),
+        access=Guard(Directory(broker, config.security), config.security, clock),
     )
-    front = make_front(config, context, certificates)
+    health = Health((service.MESSAGING_SERVICE, service.ADMIN_SERVICE, service.CONTROL_SERVICE))
+    front = make_front(config, context, health, certificates)
     context.sink = front
     events = ClientEvents()
     broker.listen(events)
     await front.start()
-    context.endpoint = _advertised(config, front.address[1])
+    context.advertise(_advertised(config, front.address[1]))
     events.connect(sessions, context.store_host)
-    app = App(config, broker, context, front, certificates, failure)
+    app = App(config, broker, context, front, health, certificates, failure)
     app.run_in_background(loop)
+    health.set(Serving.SERVING)
     return app
 
 
-def make_front(config: Config, context: Context, certificates: Certificates | None) -> Front:
+def make_front(
+    config: Config, context: Context, health: Health, certificates: Certificates | None
+) -> Front:
     """The front of the settings; `auto` takes the gate where it is installed.
 
     Raises:
@@ -126,7 +137,10 @@ def make_front(config: Config, context: Context, certificates: Certificates | No
     """
     wanted = config.server.front
     has_gate = util.find_spec("cosmodrome_gate") is not None
-    table = service.routes(context)
+    reflection = config.server.reflection
+    table = service.routes(
+        context, health, has_reflection=config.server.dev if reflection is None else reflection
+    )
     if wanted == "gate" and not has_gate:
         raise ConfigError("server.front is gate, but cosmodrome_gate is not installed: make gate")
     # Imported here: grpcio takes 100 ms and 20 MB that the gate does without.

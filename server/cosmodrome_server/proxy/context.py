@@ -22,6 +22,8 @@ from cosmodrome_server.config import Config
 from cosmodrome_server.proxy.encoding import bytes_field
 from cosmodrome_server.proxy.front import Call
 from cosmodrome_server.proxy.names import Names
+from cosmodrome_server.proxy.security.guard import Guard
+from cosmodrome_server.proxy.security.needs import needs_of
 from cosmodrome_server.proxy.sessions import Sessions
 from cosmodrome_server.proxy.validate import MessageRules
 
@@ -29,8 +31,6 @@ Request = TypeVar("Request", bound=Message)
 Reply = bytes | Message | None
 Activity = Callable[["Context", Call, Request], Reply]
 
-# Called with the method's name before the client id is looked at; raises to refuse.
-Guard = Callable[[str, Call, Message], None]
 # Called with the method's name and the code of the answer, once per unary answer or stream.
 Observer = Callable[[str, int], None]
 
@@ -50,7 +50,8 @@ class Context:
         sink: Where held replies of unary calls go: the front; set when it is made.
         streams: Where held replies of server streams go.
         endpoint: Host and port given to clients that named none.
-        guard: Authentication and authorization; None where both are off.
+        access: Who may do what.
+        is_guarded: Whether `access` is asked; security.authentication.
         observe: Counts answers; None where nobody counts.
     """
 
@@ -61,17 +62,32 @@ class Context:
     sink: ReplySink
     streams: ReplySink
     endpoint: tuple[str, int]
-    guard: Guard | None = None
+    access: Guard
     observe: Observer | None = None
+    is_guarded: bool = field(init=False)
     rules: MessageRules = field(init=False)
     names: Names = field(init=False)
     store_host: bytes = field(init=False)
 
     def __post_init__(self) -> None:
+        self.advertise(self.endpoint)
+        self.is_guarded = self.config.security.authentication
         self.rules = MessageRules.of(self.config)
         self.names = Names(self.config.limits)
-        host, port = self.endpoint
-        self.store_host = bytes_field(10, f"{host}:{port}".encode())
+
+    def advertise(self, endpoint: tuple[str, int]) -> None:
+        """Be known under this host and port from now on: the port is known after start."""
+        self.endpoint = endpoint
+        self.store_host = bytes_field(10, "{}:{}".format(*endpoint).encode())
+
+    def admit(self, call: Call, request: Message) -> None:
+        """Let a call pass, or not.
+
+        Raises:
+            Unauthorized: The caller is not who it says, or may not.
+            OverloadedError: Too many wrong signatures from there.
+        """
+        self.access.admit(request.DESCRIPTOR.full_name, call.headers, call.peer, needs_of(request))
 
 
 def client_id_of(call: Call) -> str:

@@ -197,6 +197,8 @@ def _stored_system(system: pb.SystemProperties, message_type: int, peer: str) ->
         system.message_type = pb.MessageType.ValueType(message_type)
     if not system.born_host:
         system.born_host = peer
+    if not system.body_encoding:
+        system.body_encoding = pb.IDENTITY  # Java clients log an error for none
     return system.SerializeToString()
 
 

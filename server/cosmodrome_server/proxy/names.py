@@ -54,7 +54,7 @@ class Names:
                 f"{self._limits.topic_chars}"
             )
         if not _ALLOWED.fullmatch(name):
-            raise IllegalTopic(f"the topic {name!r} has other characters than a-z A-Z 0-9 _ - % |")
+            raise IllegalTopic(f"the topic {name!r} has other characters than a-z A-Z 0-9 _ - %|")
         if name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX):
             raise IllegalTopic(f"{name} is a system topic, which clients cannot use")
         return name
@@ -74,7 +74,7 @@ class Names:
             )
         if not _ALLOWED.fullmatch(name):
             raise IllegalConsumerGroup(
-                f"the consumer group {name!r} has other characters than a-z A-Z 0-9 _ - % |"
+                f"the consumer group {name!r} has other characters than a-z A-Z 0-9 _ - %|"
             )
         if name.startswith(SYSTEM_GROUP_PREFIX):
             raise IllegalConsumerGroup(f"{name} is a system group, which clients cannot use")

@@ -1,22 +1,29 @@
 """The table of RPCs, and the boundary around each: decode, admit, act, answer.
 
+    MESSAGING   apache.rocketmq.v2.MessagingService   clients
+    ADMIN       apache.rocketmq.v2.Admin              operators who look
+    CONTROL     cosmodrome.v1.Control                 operators who change
+
 Every business error becomes a Status in a response that is gRPC OK; any other exception
-is a bug: logged with its traceback, answered INTERNAL_SERVER_ERROR without one.
+is a bug: logged with its traceback, answered INTERNAL_SERVER_ERROR without one. A method
+of these services that this server does not know is answered a Status too, never
+UNIMPLEMENTED, so that a newer client can read why.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 
+from cosmodrome_proto import Method, methods
 from cosmodrome_proto import definition_pb2 as pb
-from cosmodrome_proto import methods
 from cosmodrome_server.errors import BrokerError, ClientIdRequired
 from cosmodrome_server.proxy import status
 from cosmodrome_server.proxy.activities.ack_message import ack_message
 from cosmodrome_server.proxy.activities.change_invisible_duration import change_invisible_duration
+from cosmodrome_server.proxy.activities.control import CONTROL
 from cosmodrome_server.proxy.activities.end_transaction import end_transaction
 from cosmodrome_server.proxy.activities.forward_message_to_dead_letter_queue import (
     forward_message_to_dead_letter_queue,
@@ -34,35 +41,49 @@ from cosmodrome_server.proxy.activities.send_message import send_message
 from cosmodrome_server.proxy.activities.sync_lite_subscription import sync_lite_subscription
 from cosmodrome_server.proxy.activities.telemetry import telemetry
 from cosmodrome_server.proxy.activities.update_offset import update_offset
-from cosmodrome_server.proxy.context import CLIENT_ID, Context, Reply
+from cosmodrome_server.proxy.context import CLIENT_ID, Activity, Context
 from cosmodrome_server.proxy.front import Call, Handler, Kind
+from cosmodrome_server.proxy.health import SERVICE as HEALTH_SERVICE
+from cosmodrome_server.proxy.health import Health
+from cosmodrome_server.proxy.reflection import SERVICES as REFLECTION_SERVICES
+from cosmodrome_server.proxy.reflection import Reflection
 
 _log = logging.getLogger(__name__)
 
-SERVICE = "apache.rocketmq.v2.MessagingService"
+MESSAGING_SERVICE = "apache.rocketmq.v2.MessagingService"
+ADMIN_SERVICE = "apache.rocketmq.v2.Admin"
+CONTROL_SERVICE = "cosmodrome.v1.Control"
 
-# What the activities of these answer is held until what they staged is durable.
-HELD: dict[str, Callable[..., Reply]] = {
-    "SendMessage": send_message,
-    "AckMessage": ack_message,
-    "ChangeInvisibleDuration": change_invisible_duration,
-    "ForwardMessageToDeadLetterQueue": forward_message_to_dead_letter_queue,
-    "EndTransaction": end_transaction,
-    "RecallMessage": recall_message,
-    "UpdateOffset": update_offset,
-    "SyncLiteSubscription": sync_lite_subscription,
-}
-# The answers of these leave at once.
-PROMPT: dict[str, Callable[..., Reply]] = {
+MESSAGING: dict[str, Activity[Any]] = {
     "QueryRoute": query_route,
-    "QueryAssignment": query_assignment,
     "Heartbeat": heartbeat,
-    "NotifyClientTermination": notify_client_termination,
+    "SendMessage": send_message,
+    "QueryAssignment": query_assignment,
+    "ReceiveMessage": receive_message,
+    "AckMessage": ack_message,
+    "ForwardMessageToDeadLetterQueue": forward_message_to_dead_letter_queue,
+    "PullMessage": pull_message,
+    "UpdateOffset": update_offset,
     "GetOffset": get_offset,
     "QueryOffset": query_offset,
-    "ReceiveMessage": receive_message,
-    "PullMessage": pull_message,
+    "EndTransaction": end_transaction,
+    "NotifyClientTermination": notify_client_termination,
+    "ChangeInvisibleDuration": change_invisible_duration,
+    "RecallMessage": recall_message,
+    "SyncLiteSubscription": sync_lite_subscription,
 }
+
+# Their answers leave at once: they look, or what they change may be lost with the process.
+PROMPT = frozenset(
+    {
+        "QueryRoute",
+        "Heartbeat",
+        "QueryAssignment",
+        "GetOffset",
+        "QueryOffset",
+        "NotifyClientTermination",
+    }
+)
 
 _NO_CLIENT_ID = ClientIdRequired("client id cannot be empty")
 
@@ -76,51 +97,65 @@ class Rpc:
     handler: Handler
 
 
-def routes(context: Context) -> list[Rpc]:
+def routes(context: Context, health: Health, *, has_reflection: bool) -> list[Rpc]:
     """Every RPC this server answers."""
-    table = []
-    for method in methods(SERVICE):
-        if method.name == "Telemetry":
-            table.append(Rpc(method.path, Kind.BIDI, lambda call: telemetry(context, call)))
-            continue
-        kind = Kind.SERVER_STREAM if method.server_streams else Kind.UNARY
-        table.append(Rpc(method.path, kind, _handler(context, method.name, method.request)))
-    table.append(Rpc(f"/{SERVICE}/*", Kind.UNARY, _unknown))
+    services = [MESSAGING_SERVICE, ADMIN_SERVICE, CONTROL_SERVICE]
+    table = _business(context)
+    # A watch is a stream that goes on; its one request is the first message.
+    table.append(Rpc(f"/{HEALTH_SERVICE}/Check", Kind.UNARY, health.check))
+    table.append(Rpc(f"/{HEALTH_SERVICE}/Watch", Kind.BIDI, health.watch))
+    if has_reflection:
+        inform = Reflection([*services, *REFLECTION_SERVICES]).inform
+        table += [
+            Rpc(f"/{service}/ServerReflectionInfo", Kind.BIDI, inform)
+            for service in REFLECTION_SERVICES
+        ]
     return table
 
 
-def _handler(context: Context, name: str, request_type: type[Message]) -> Handler:
-    if name in HELD:
-        return _bounded(context, name, request_type, HELD[name], is_held=True)
-    return _bounded(context, name, request_type, PROMPT[name], is_held=False)
+def _business(context: Context) -> list[Rpc]:
+    return [
+        Rpc(f"/{MESSAGING_SERVICE}/Telemetry", Kind.BIDI, lambda call: telemetry(context, call)),
+        *_service(context, MESSAGING_SERVICE, MESSAGING),
+        *_service(context, CONTROL_SERVICE, CONTROL),
+    ]
+
+
+def _service(context: Context, service: str, table: Mapping[str, Activity[Any]]) -> list[Rpc]:
+    is_for_clients = service == MESSAGING_SERVICE
+    found = [
+        Rpc(
+            method.path,
+            Kind.SERVER_STREAM if method.server_streams else Kind.UNARY,
+            _bounded(context, method, table[method.name], needs_client_id=is_for_clients),
+        )
+        for method in methods(service)
+        if method.name in table
+    ]
+    return [*found, Rpc(f"/{service}/*", Kind.UNARY, _unknown)]
 
 
 def _bounded(
-    context: Context,
-    name: str,
-    request_type: type[Message],
-    activity: Callable[..., Reply],
-    *,
-    is_held: bool,
+    context: Context, method: Method, activity: Activity[Any], *, needs_client_id: bool
 ) -> Handler:
     """The boundary around one activity: what runs for every call."""
-    parse: Callable[[bytes], Any] = request_type.FromString
-    broker = context.broker
+    name = method.name
+    parse: Callable[[bytes], Any] = method.request.FromString
+    reply_when_durable = context.broker.reply_when_durable
+    is_held = name not in PROMPT
 
     def handle(call: Call) -> None:
         try:
             request = parse(call.payload)
-            if context.guard is not None:
-                context.guard(name, call, request)
-            client_id = call.headers.get(CLIENT_ID)
-            if not client_id or client_id.isspace():
-                raise _NO_CLIENT_ID
+            if context.is_guarded:
+                context.admit(call, request)
+            if needs_client_id:
+                client_id = call.headers.get(CLIENT_ID)
+                if not client_id or client_id.isspace():
+                    raise _NO_CLIENT_ID
             reply = activity(context, call, request)
-        except BrokerError as error:
+        except (BrokerError, DecodeError) as error:
             _refuse(context, name, call, error)
-            return
-        except DecodeError:
-            call.reply(status.status_field(pb.BAD_REQUEST, f"the request is no {name}Request"))
             return
         except Exception as error:
             _log.exception("%s failed", name)
@@ -130,7 +165,7 @@ def _bounded(
             return
         encoded = reply if isinstance(reply, bytes) else reply.SerializeToString()
         if is_held:
-            broker.reply_when_durable(context.sink, call, encoded)
+            reply_when_durable(context.sink, call, encoded)
         else:
             call.reply(encoded)
         if context.observe is not None:
@@ -141,11 +176,14 @@ def _bounded(
 
 def _refuse(context: Context, name: str, call: Call, error: Exception) -> None:
     """Answer with nothing but the status of an error; every response has it as field 1."""
-    call.reply(status.error_field(error))
+    if isinstance(error, DecodeError):
+        refusal = status.status_field(pb.BAD_REQUEST, f"the request is no {name}Request")
+    else:
+        refusal = status.error_field(error)
+    call.reply(refusal)
     if context.observe is not None:
         context.observe(name, status.code_of(error))
 
 
 def _unknown(call: Call) -> None:
-    """A method this server does not know: a newer client's. A Status, not UNIMPLEMENTED."""
     call.reply(status.status_field(pb.NOT_IMPLEMENTED, "this server does not know the method"))

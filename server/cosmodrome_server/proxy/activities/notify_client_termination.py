@@ -4,7 +4,6 @@ from cosmodrome_proto import service_pb2 as rpc
 from cosmodrome_server.core.client_session import CONSUMERS, ClientType
 from cosmodrome_server.errors import UnrecognizedClientType
 from cosmodrome_server.proxy import status
-from cosmodrome_server.proxy.activities.heartbeat import check_group
 from cosmodrome_server.proxy.context import Context, client_id_of
 from cosmodrome_server.proxy.front import Call
 
@@ -18,13 +17,13 @@ def notify_client_termination(
 
     Raises:
         UnrecognizedClientType: It was not known, or is neither producer nor consumer.
-        IllegalConsumerGroup: A consumer's group that is malformed or does not exist.
+        IllegalConsumerGroup: A consumer's group that is malformed.
     """
     session = context.sessions.end(client_id_of(call))
     if session is None or not session.settings:
         raise UnrecognizedClientType("cannot find client settings for this client")
     if session.client_type in CONSUMERS:
-        check_group(context, request.group.name)
+        context.names.group(request.group.name)
     elif session.client_type is not ClientType.PRODUCER:
         raise UnrecognizedClientType(session.client_type.name)
     return status.OK

@@ -6,6 +6,7 @@ error of this RPC (errors before it, as a missing client id, are the status alon
 
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
+from cosmodrome_server.core.client_session import ClientType
 from cosmodrome_server.errors import BadRequest, BrokerError, IllegalInvisibleTime
 from cosmodrome_server.model.message import Delivery
 from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
@@ -74,11 +75,10 @@ def _query(context: Context, call: Call, request: rpc.ReceiveMessageRequest) -> 
     if request.batch_size < 0:
         raise BadRequest(f"the batch size is {request.batch_size}, it must not be negative")
     wanted = filter_of(request.filter_expression)
-    is_fifo = context.broker.group(group).is_fifo
     return ReceiveQuery(
         group,
         topic,
-        queue.id if is_fifo else ANY_QUEUE,
+        _queue_id(context, client_id, group, queue.id),
         client_id,
         min(max(request.batch_size, 1), delivery.batch_max),
         invisible_ms,
@@ -86,6 +86,22 @@ def _query(context: Context, call: Call, request: rpc.ReceiveMessageRequest) -> 
         wanted,
         request.attempt_id,
     )
+
+
+def _queue_id(context: Context, client_id: str, group: str, named: int) -> int:
+    """The queue to serve the receive from; any, unless a FIFO push consumer names one.
+
+    Push consumers of a FIFO group run a loop per queue. Simple consumers rotate through the
+    queues, one a call: held to an empty one they would wait its whole polling time.
+
+    Raises:
+        ConsumerGroupNotFound
+    """
+    if not context.broker.group(group).is_fifo:
+        return ANY_QUEUE
+    session = context.sessions.known.get(client_id)
+    rotates = session is not None and session.client_type is ClientType.SIMPLE_CONSUMER
+    return ANY_QUEUE if rotates else named
 
 
 def _answer(context: Context, call: Call, group: str, deliveries: list[Delivery]) -> None:

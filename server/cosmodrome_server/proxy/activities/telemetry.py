@@ -77,8 +77,8 @@ class _Conversation:
 
     def _obey(self, command: rpc.TelemetryCommand) -> None:
         context = self._context
-        if context.guard is not None:
-            context.guard("Telemetry", self._call, command)
+        if context.is_guarded:
+            context.admit(self._call, command)
         if not self._client_id:
             raise ClientIdRequired("client id cannot be empty")
         match command.WhichOneof("command"):
