@@ -1,0 +1,1 @@
+"""Tables in a lake, behind one protocol: tasks write files, the driver commits them."""

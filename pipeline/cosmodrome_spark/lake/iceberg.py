@@ -1,0 +1,220 @@
+"""An Iceberg table, by pyiceberg: a catalog in SQLite beside the data, or one of yours.
+
+The origin of a commit stands in its snapshot and, because snapshots expire, in the table's
+properties too; both change in one Iceberg transaction.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cosmodrome_spark.errors import MissingDependency, TableConflict
+from cosmodrome_spark.lake.base import (
+    DataFile,
+    Layout,
+    Origin,
+    Progress,
+    check_columns,
+    is_repeat,
+)
+from cosmodrome_spark.lake.files import filesystem
+from cosmodrome_spark.offsets import from_json, to_json
+
+try:
+    from pyiceberg.catalog import Catalog, load_catalog
+    from pyiceberg.exceptions import (
+        CommitFailedException,
+        NamespaceAlreadyExistsError,
+        NoSuchTableError,
+        TableAlreadyExistsError,
+    )
+    from pyiceberg.expressions import And, BooleanExpression, EqualTo
+    from pyiceberg.table import Table
+    from pyiceberg.transforms import IdentityTransform
+except ImportError as error:
+    raise MissingDependency(
+        "format = 'iceberg' needs pyiceberg: pip install 'cosmodrome[iceberg]'"
+    ) from error
+
+_NAMESPACE = "cosmodrome"
+_PROPERTY = "cosmodrome.origin."
+ATTEMPTS = 10
+
+
+class IcebergTable:
+    """A `LakeTable` in Iceberg's format.
+
+    `layout.storage` are the catalog's properties; without them it is SQLite in the folder.
+    """
+
+    def __init__(self, layout: Layout, name: str = "messages") -> None:
+        self._layout = replace(layout, keeps_partition_columns=True)
+        self._name = (_NAMESPACE, name)
+        self._catalog: Catalog | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """How tasks write files of this table."""
+        return self._layout
+
+    def create(self, schema: pa.Schema) -> None:
+        """Create the table where there is none; raises TableConflict for other columns."""
+        catalog = self._opened()
+        try:
+            catalog.create_namespace(_NAMESPACE)
+        except NamespaceAlreadyExistsError:
+            pass
+        try:
+            table = catalog.create_table(self._name, schema, location=self._location())
+            with table.update_spec() as spec:
+                for column in self._layout.partition_by:
+                    spec.add_field(column, IdentityTransform(), column)
+        except TableAlreadyExistsError:
+            table = catalog.load_table(self._name)
+        found = [each.name for each in table.schema().fields]
+        check_columns(found, schema.names, self._layout.root)
+
+    def progress(self, job: str) -> Progress | None:
+        """What `job` committed last."""
+        try:
+            return _progress(self._table(), job)
+        except NoSuchTableError:
+            return None
+
+    def commit(self, files: Sequence[DataFile], origin: Origin) -> bool:
+        """Make files visible, all or none; False when this origin is there already."""
+        for _ in range(ATTEMPTS):
+            table = self._table()
+            before = _progress(table, origin.job)
+            if is_repeat(before, origin):
+                return False
+            offsets = {**(before.offsets if before else {}), **origin.offsets}
+            said = json.dumps(
+                {"lineage": origin.lineage, "batch": origin.batch, "offsets": to_json(offsets)}
+            )
+            key = _PROPERTY + origin.job
+            try:
+                with table.transaction() as transaction:
+                    if files:
+                        transaction.add_files(
+                            [self._full(each.path) for each in files],
+                            snapshot_properties={key: said},
+                            check_duplicate_files=False,
+                        )
+                    transaction.set_properties({key: said})
+            except CommitFailedException:
+                continue
+            return True
+        raise TableConflict(f"{ATTEMPTS} commits to {self._layout.root} lost against others")
+
+    def files(self) -> list[DataFile]:
+        """The visible files, by path."""
+        root = self._full("")
+        rows = self._table().inspect.files().to_pylist()
+        return sorted(
+            (
+                DataFile(
+                    path=row["file_path"].removeprefix(root),
+                    rows=row["record_count"],
+                    bytes=row["file_size_in_bytes"],
+                    partition={
+                        name: str(row["partition"].get(name)) for name in self._layout.partition_by
+                    },
+                    modified_ms=0,
+                )
+                for row in rows
+            ),
+            key=lambda each: each.path,
+        )
+
+    def replace(self, old: Sequence[DataFile], new: Sequence[DataFile], job: str) -> None:
+        """Rewrite one partition: pyiceberg swaps rows by a filter, not files by name.
+
+        The rows of `new` take the place of all rows of its partition, in one commit.
+
+        Raises:
+            TableConflict: The files are of several partitions, or others came in meanwhile.
+        """
+        partition = old[0].partition
+        if any(each.partition != partition for each in (*old, *new)):
+            raise TableConflict("Iceberg compacts one partition at a time")
+        there = {each.path for each in self.files() if each.partition == partition}
+        if there != {each.path for each in old}:
+            raise TableConflict(f"partition {partition} changed while it was compacted")
+        filesystem_, root = filesystem(self._layout)
+        rows = pa.concat_tables(
+            pq.ParquetFile(filesystem_.open_input_file(f"{root}/{each.path}")).read()
+            for each in new
+        )
+        try:
+            self._table().overwrite(
+                rows,
+                overwrite_filter=_only(partition),
+                snapshot_properties={"cosmodrome.compacted-by": job},
+            )
+        except CommitFailedException as error:
+            raise TableConflict(f"compaction of {partition} lost against a commit") from error
+        for each in new:
+            filesystem_.delete_file(f"{root}/{each.path}")
+
+    def vacuum(self, older_than_ms: int, *, dry_run: bool) -> list[str]:
+        """Remove (or only name) files in the data folder that no snapshot names."""
+        root = Path(self._layout.root)
+        known = {
+            row["file_path"].removeprefix(self._full(""))
+            for row in self._table().inspect.all_files().to_pylist()
+        }
+        removed = []
+        for path in sorted((root / "data").rglob("*.parquet")):
+            name = path.relative_to(root).as_posix()
+            if name in known or path.stat().st_mtime_ns // 1_000_000 >= older_than_ms:
+                continue
+            removed.append(name)
+            if not dry_run:
+                path.unlink()
+        return removed
+
+    def _opened(self) -> Catalog:
+        if self._catalog is None:
+            properties = self._layout.storage
+            if not properties:
+                root = Path(self._layout.root).resolve()
+                root.mkdir(parents=True, exist_ok=True)
+                properties = {
+                    "type": "sql",
+                    "uri": f"sqlite:///{root / 'catalog.db'}",
+                    "warehouse": root.as_uri(),
+                }
+            self._catalog = load_catalog("cosmodrome", **properties)
+        return self._catalog
+
+    def _table(self) -> Table:
+        return self._opened().load_table(self._name)
+
+    def _location(self) -> str:
+        return self._full("").rstrip("/")
+
+    def _full(self, path: str) -> str:
+        if "://" in self._layout.root:
+            return f"{self._layout.root.rstrip('/')}/{path}"
+        return f"{Path(self._layout.root).resolve().as_uri()}/{path}"
+
+
+def _progress(table: Table, job: str) -> Progress | None:
+    said = table.properties.get(_PROPERTY + job)
+    if said is None:
+        return None
+    found = json.loads(said)
+    return Progress(found["lineage"], found["batch"], from_json(found["offsets"]))
+
+
+def _only(partition: dict[str, str]) -> BooleanExpression:
+    first, *others = [EqualTo(name, value) for name, value in partition.items()]
+    condition: BooleanExpression = first
+    for each in others:
+        condition = And(condition, each)
+    return condition
