@@ -1,0 +1,300 @@
+//! One connection, from its first byte to its last.
+//!
+//! ```text
+//! accepted ─▶ first bytes, TLS, preface ─▶ HTTP/2 ─▶ GOAWAY ─▶ streams finish ─▶ closed
+//!             └─ handshake_ms              └─ idle_ms, ping_ms, stall_ms, resets_per_s
+//! ```
+
+use crate::config::{Limits, millis};
+use crate::inbox::ConnectionFacts;
+use crate::reactor::Reactor;
+use crate::reply::Tracked;
+use crate::statistics::{Statistics, down, up};
+use crate::transport::{Socket, Traffic, Transport, establish};
+use h2::server::{self, Connection as Http2};
+use h2::{Ping, PingPong, Reason};
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout};
+
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+const SEND_BUFFER_BYTES: usize = 256 << 10;
+const RESET_BURST_SECONDS: u64 = 10;
+/// Streams reset before they were looked at, in one read: more is an attack.
+const UNSEEN_RESETS: usize = 256;
+const STREAMS_PER_TURN: usize = 256;
+const FAREWELL: Duration = Duration::from_secs(1);
+/// Above the limit of waiting replies, those up to this size still pass, until twice the limit: a heartbeat
+/// does not fail for a slow stream beside it.
+const SMALL_REPLY_BYTES: usize = 16 << 10;
+
+/// What the streams of a connection share.
+pub(crate) struct Connection {
+    pub(crate) facts: Arc<ConnectionFacts>,
+    statistics: Arc<Statistics>,
+    unwritten: Cell<usize>,
+    written: Cell<u64>,
+    resets: Cell<u64>,
+    resets_since: Cell<Instant>,
+    resets_per_s: u64,
+    abusive: Notify,
+}
+
+impl Connection {
+    fn new(facts: ConnectionFacts, statistics: Arc<Statistics>, resets_per_s: u64) -> Rc<Self> {
+        Rc::new(Self {
+            facts: Arc::new(facts),
+            statistics,
+            unwritten: Cell::new(0),
+            written: Cell::new(0),
+            resets: Cell::new(0),
+            resets_since: Cell::new(Instant::now()),
+            resets_per_s,
+            abusive: Notify::new(),
+        })
+    }
+
+    pub(crate) fn hold(&self, bytes: usize) {
+        self.unwritten.set(self.unwritten.get().saturating_add(bytes));
+        self.statistics.bytes_replies.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(crate) fn release(&self, bytes: usize) {
+        self.unwritten.set(self.unwritten.get().saturating_sub(bytes));
+        self.written.set(self.written.get().wrapping_add(bytes as u64));
+        self.statistics.bytes_replies.fetch_sub(bytes as u64, Relaxed);
+    }
+
+    /// Bytes of replies that wait for this peer.
+    pub(crate) fn unwritten(&self) -> usize {
+        self.unwritten.get()
+    }
+
+    /// Whether a reply of `bytes` may be held for this peer.
+    pub(crate) fn has_room(&self, bytes: usize, limits: &Limits) -> bool {
+        let own = self.unwritten.get() as u64;
+        let all = self.statistics.bytes_replies.load(Relaxed);
+        let factor = if bytes <= SMALL_REPLY_BYTES { 2 } else { 1 };
+        own <= limits.reply_bytes_per_connection.saturating_mul(factor)
+            && all <= limits.reply_bytes.saturating_mul(factor)
+    }
+
+    /// The peer reset a stream: a token of its bucket, which fills with time.
+    pub(crate) fn count_reset(&self) {
+        up(&self.statistics.resets);
+        let now = Instant::now();
+        let refill = u64::try_from(now.duration_since(self.resets_since.get()).as_millis())
+            .unwrap_or(u64::MAX)
+            .saturating_mul(self.resets_per_s)
+            / 1_000;
+        if refill > 0 {
+            self.resets_since.set(now);
+        }
+        let resets = self.resets.get().saturating_sub(refill).saturating_add(1);
+        self.resets.set(resets);
+        if resets > self.resets_per_s.saturating_mul(RESET_BURST_SECONDS) {
+            self.abusive.notify_one();
+        }
+    }
+}
+
+/// Counts a connection as open; the last one to go ends a drain.
+pub(crate) struct OpenConnection(Rc<Reactor>);
+
+impl OpenConnection {
+    /// None when there are too many.
+    pub(crate) fn admit(reactor: &Rc<Reactor>) -> Option<Self> {
+        let statistics = &reactor.shared.statistics;
+        if statistics.connections.fetch_add(1, Relaxed) >= reactor.shared.config.limits.connections {
+            down(&statistics.connections);
+            up(&statistics.connections_refused);
+            return None;
+        }
+        up(&statistics.connections_accepted);
+        Some(Self(reactor.clone()))
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        down(&self.0.shared.statistics.connections);
+        self.0.shared.tell_if_drained();
+    }
+}
+
+/// Serve one accepted socket until it ends.
+pub(crate) async fn serve(reactor: Rc<Reactor>, socket: Socket, peer: String, _open: OpenConnection) {
+    let shared = reactor.shared.clone();
+    let limits = &shared.config.limits;
+    let traffic = Traffic::new(shared.statistics.clone());
+    let handshake = async {
+        let (transport, facts) =
+            establish(socket, peer, shared.config.tls, shared.tls(), traffic.clone()).await.ok()?;
+        let http2 = builder(limits).handshake::<_, Tracked>(transport).await.ok()?;
+        Some((http2, Connection::new(facts, shared.statistics.clone(), limits.resets_per_s)))
+    };
+    let Ok(Some((http2, connection))) = timeout(millis(limits.handshake_ms), handshake).await else {
+        up(&shared.statistics.handshakes_failed);
+        return;
+    };
+    Life::new(reactor, connection, http2, traffic).run().await;
+}
+
+fn builder(limits: &Limits) -> server::Builder {
+    let mut builder = server::Builder::new();
+    builder
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_concurrent_streams(Limits::small(limits.streams_per_connection))
+        .max_header_list_size(Limits::small(limits.header_bytes))
+        .max_send_buffer_size(SEND_BUFFER_BYTES)
+        .max_pending_accept_reset_streams(UNSEEN_RESETS);
+    builder
+}
+
+/// HTTP/2 on a connection, and the watch over its peer.
+struct Life {
+    reactor: Rc<Reactor>,
+    connection: Rc<Connection>,
+    http2: Http2<Transport, Tracked>,
+    pings: Option<PingPong>,
+    traffic: Rc<Traffic>,
+    closes_at: Option<Instant>,
+    heard: (u64, Instant),
+    pinged: Option<Instant>,
+    busy: Instant,
+    written: (u64, Instant),
+}
+
+impl Life {
+    fn new(
+        reactor: Rc<Reactor>,
+        connection: Rc<Connection>,
+        mut http2: Http2<Transport, Tracked>,
+        traffic: Rc<Traffic>,
+    ) -> Self {
+        let now = Instant::now();
+        let pings = http2.ping_pong();
+        Self {
+            reactor,
+            connection,
+            http2,
+            pings,
+            traffic,
+            closes_at: None,
+            heard: (0, now),
+            pinged: None,
+            busy: now,
+            written: (0, now),
+        }
+    }
+
+    async fn run(mut self) {
+        let mut draining = self.reactor.shared.drain.subscribe();
+        let watch = self.watch_interval();
+        let mut look_at = Instant::now() + watch;
+        loop {
+            let connection = self.connection.clone();
+            let closes_at = self.closes_at;
+            tokio::select! {
+                biased;
+                () = poll_fn(|cx| self.poll_streams(cx)) => return,
+                Ok(until) = draining.wait_for(Option::is_some), if closes_at.is_none() => {
+                    self.closes_at = *until;
+                    self.http2.graceful_shutdown();
+                }
+                () = connection.abusive.notified() => {
+                    up(&self.reactor.shared.statistics.connections_abusive);
+                    self.http2.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
+                    self.closes_at = Some(Instant::now() + FAREWELL);
+                }
+                () = sleep_until(closes_at.map_or(look_at, |at| at.min(look_at))) => {
+                    let now = Instant::now();
+                    look_at = now + watch;
+                    if closes_at.is_some_and(|at| at <= now) {
+                        return;
+                    }
+                    if self.is_dead(now) {
+                        up(&self.reactor.shared.statistics.connections_dead);
+                        return;
+                    }
+                    self.retire_if_idle(now);
+                }
+            }
+        }
+    }
+
+    /// How often to look at the peer: a fraction of the shortest patience.
+    fn watch_interval(&self) -> Duration {
+        let limits = &self.reactor.shared.config.limits;
+        let shortest = limits.idle_ms.min(limits.ping_ms).min(limits.ping_timeout_ms).min(limits.stall_ms);
+        millis((shortest / 4).clamp(10, 10_000))
+    }
+
+    /// Read, write, and hand on what arrived. Ready when the connection is over.
+    fn poll_streams(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        for _ in 0..STREAMS_PER_TURN {
+            match self.http2.poll_accept(cx) {
+                Poll::Ready(Some(Ok((request, respond)))) => {
+                    crate::call::accept(&self.reactor, &self.connection, request, respond);
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    if !error.is_io() && error.is_library() {
+                        up(&self.reactor.shared.statistics.connections_abusive);
+                    }
+                    return Poll::Ready(());
+                }
+                Poll::Ready(None) => return Poll::Ready(()),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Whether the peer stopped: silent in spite of a ping, or taking nothing of what waits for it.
+    fn is_dead(&mut self, now: Instant) -> bool {
+        let limits = &self.reactor.shared.config.limits;
+        let written = self.connection.written.get();
+        if written != self.written.0 || self.connection.unwritten() == 0 {
+            self.written = (written, now);
+        } else if now.duration_since(self.written.1) >= millis(limits.stall_ms) {
+            return true;
+        }
+        let read = self.traffic.read.get();
+        if read != self.heard.0 {
+            self.heard = (read, now);
+            self.pinged = None;
+        }
+        if let Some(pinged) = self.pinged {
+            return now.duration_since(pinged) >= millis(limits.ping_timeout_ms);
+        }
+        let silent = now.duration_since(self.heard.1) >= millis(limits.ping_ms);
+        if let (true, Some(pings)) = (silent, &mut self.pings) {
+            // The answer to the last ping must be taken before the next can be sent.
+            let _ = pings.poll_pong(&mut Context::from_waker(Waker::noop()));
+            if pings.send_ping(Ping::opaque()).is_ok() {
+                self.pinged = Some(now);
+            }
+        }
+        false
+    }
+
+    /// Tell a peer without streams to go, after a while.
+    fn retire_if_idle(&mut self, now: Instant) {
+        let limits = &self.reactor.shared.config.limits;
+        if self.http2.has_streams() {
+            self.busy = now;
+        } else if self.closes_at.is_none() && now.duration_since(self.busy) >= millis(limits.idle_ms) {
+            self.http2.graceful_shutdown();
+            self.closes_at = Some(now + millis(limits.ping_timeout_ms));
+        }
+    }
+}

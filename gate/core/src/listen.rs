@@ -1,0 +1,154 @@
+//! Sockets that listen.
+
+use crate::config::Config;
+use crate::gate::{Shared, ToReactor};
+use crate::transport::Socket;
+use socket2::{Domain, SockAddr, Type};
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::mpsc::UnboundedSender;
+
+const BACKLOG: i32 = 4_096;
+/// Out of descriptors, or memory: others may give some back.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+/// A bound socket, not yet in any runtime.
+pub(crate) enum Bound {
+    Tcp(socket2::Socket),
+    Unix(socket2::Socket, PathBuf),
+}
+
+/// Removes the name of a unix socket when nobody listens on it any more.
+struct Unlink(PathBuf);
+
+impl Drop for Unlink {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Bind everything that is asked for, and say which TCP addresses it came to.
+pub(crate) fn bind(config: &Config) -> io::Result<(Vec<Bound>, Vec<SocketAddr>)> {
+    let mut bound = Vec::new();
+    let mut addresses = Vec::new();
+    for address in &config.tcp {
+        let socket = socket2::Socket::new(Domain::for_address(*address), Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        if config.reuse_port {
+            socket.set_reuse_port(true)?;
+        }
+        if address.is_ipv6() {
+            socket.set_only_v6(false)?;
+        }
+        listen(&socket, &SockAddr::from(*address))?;
+        addresses.extend(socket.local_addr()?.as_socket());
+        bound.push(Bound::Tcp(socket));
+    }
+    for path in &config.unix {
+        remove_stale(path)?;
+        let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        listen(&socket, &SockAddr::unix(path)?)?;
+        bound.push(Bound::Unix(socket, path.clone()));
+    }
+    Ok((bound, addresses))
+}
+
+fn listen(socket: &socket2::Socket, address: &SockAddr) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Remove a socket nobody answers on; leave one that is served, and what is no socket.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => {
+            if std::os::unix::net::UnixStream::connect(path).is_err() {
+                std::fs::remove_file(path)?;
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Accept until the gate drains, dealing connections out to the threads in turn.
+pub(crate) async fn accept(bound: Bound, shared: Arc<Shared>, threads: Vec<UnboundedSender<ToReactor>>) {
+    let mut drain = shared.drain.subscribe();
+    let mut turn = threads.iter().cycle();
+    let listener = match Listener::new(bound) {
+        Ok(listener) => listener,
+        Err(error) => return shared.note(&format!("cannot listen: {error}")),
+    };
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            _ = drain.wait_for(Option::is_some) => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((socket, peer)) => {
+                if let Some(thread) = turn.next() {
+                    let _ = thread.send(ToReactor::Connection(socket, peer));
+                }
+            }
+            Err(error) => {
+                shared.note(&format!("cannot accept a connection: {error}"));
+                tokio::time::sleep(ACCEPT_AGAIN).await;
+            }
+        }
+    }
+}
+
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, #[allow(dead_code, reason = "its drop is what it is for")] Unlink),
+}
+
+/// A socket between two threads: out of one runtime, not yet in the other.
+pub(crate) enum Accepted {
+    Tcp(std::net::TcpStream),
+    Unix(std::os::unix::net::UnixStream),
+}
+
+impl Accepted {
+    /// Let it be served by the runtime of this thread.
+    pub(crate) fn adopt(self) -> io::Result<Socket> {
+        match self {
+            Self::Tcp(socket) => {
+                socket.set_nodelay(true)?;
+                tokio::net::TcpStream::from_std(socket).map(Socket::Tcp)
+            }
+            Self::Unix(socket) => tokio::net::UnixStream::from_std(socket).map(Socket::Unix),
+        }
+    }
+}
+
+impl Listener {
+    fn new(bound: Bound) -> io::Result<Self> {
+        match bound {
+            Bound::Tcp(socket) => TcpListener::from_std(socket.into()).map(Self::Tcp),
+            Bound::Unix(socket, path) => {
+                UnixListener::from_std(socket.into()).map(|listener| Self::Unix(listener, Unlink(path)))
+            }
+        }
+    }
+
+    async fn accept(&self) -> io::Result<(Accepted, String)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                Ok((Accepted::Tcp(stream.into_std()?), peer.to_string()))
+            }
+            Self::Unix(listener, _) => {
+                let (stream, _) = listener.accept().await?;
+                Ok((Accepted::Unix(stream.into_std()?), String::from("unix:")))
+            }
+        }
+    }
+}

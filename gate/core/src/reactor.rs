@@ -1,0 +1,357 @@
+//! One native thread: its connections, its open calls, and the replies that come for them.
+
+use crate::call::Arriving;
+use crate::config::{Kind, millis};
+use crate::connection::Connection;
+use crate::gate::Shared;
+use crate::inbox::{CallState, CancelReason, Event, EventKind, Request, Resets};
+use crate::reply::{Heads, Outgoing, Reply, Responder, Tracked, code, put};
+use crate::statistics::{down, up};
+use crate::stream::{self, Outbound};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Waker};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, sleep};
+
+/// A reply up to this size is queued on its stream at once when no more than this waits on the connection;
+/// others wait for the peer's window.
+const DIRECT_BYTES: usize = 256 << 10;
+const SWEEP: Duration = Duration::from_millis(50);
+
+/// A call Python has to answer.
+struct Slot {
+    answer: Answer,
+    state: Arc<CallState>,
+    connection: Rc<Connection>,
+    deadline: Option<Instant>,
+}
+
+/// Where its answer goes.
+enum Answer {
+    /// Nothing was said yet.
+    Waiting(Responder),
+    /// A writer has the stream.
+    Streaming(UnboundedSender<Outbound>),
+}
+
+/// Open calls by id: `thread << 54 | index << 32 | generation`. A generation is used once, so that a late
+/// reply never reaches another call.
+#[derive(Default)]
+struct Calls {
+    thread: u64,
+    entries: Vec<(u32, Option<Slot>)>,
+    free: Vec<u32>,
+}
+
+const THREAD_SHIFT: u32 = 54;
+const INDEX_SHIFT: u32 = 32;
+const INDEX_MASK: u64 = (1 << (THREAD_SHIFT - INDEX_SHIFT)) - 1;
+
+/// The thread a call belongs to.
+pub(crate) fn thread_of(id: u64) -> usize {
+    usize::try_from(id >> THREAD_SHIFT).unwrap_or(usize::MAX)
+}
+
+fn index_of(id: u64) -> usize {
+    usize::try_from((id >> INDEX_SHIFT) & INDEX_MASK).unwrap_or(usize::MAX)
+}
+
+#[allow(clippy::cast_possible_truncation)] // the low 32 bits are the generation
+fn generation_of(id: u64) -> u32 {
+    id as u32
+}
+
+impl Calls {
+    /// The id the next call gets.
+    fn next_id(&mut self) -> u64 {
+        let index = self.free.last().copied().unwrap_or_else(|| {
+            let index = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
+            self.entries.push((0, None));
+            self.free.push(index);
+            index
+        });
+        let generation = self.entries.get(index as usize).map_or(0, |entry| entry.0);
+        self.thread << THREAD_SHIFT | u64::from(index) << INDEX_SHIFT | u64::from(generation)
+    }
+
+    fn insert(&mut self, id: u64, slot: Slot) {
+        self.free.pop();
+        if let Some(entry) = self.entries.get_mut(index_of(id)) {
+            entry.1 = Some(slot);
+        }
+    }
+
+    fn get(&mut self, id: u64) -> Option<&mut Slot> {
+        match self.entries.get_mut(index_of(id)) {
+            Some((generation, slot)) if *generation == generation_of(id) => slot.as_mut(),
+            _ => None,
+        }
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Slot> {
+        let index = index_of(id);
+        let (generation, slot) = self.entries.get_mut(index)?;
+        if *generation != generation_of(id) {
+            return None;
+        }
+        let slot = slot.take()?;
+        *generation = generation.wrapping_add(1);
+        self.free.push(u32::try_from(index).unwrap_or(u32::MAX));
+        Some(slot)
+    }
+
+    /// Ids whose deadline has passed, and the earliest of the others.
+    fn expired(&self, now: Instant) -> (Vec<u64>, Option<Instant>) {
+        let mut expired = Vec::new();
+        let mut earliest: Option<Instant> = None;
+        for slot in self.entries.iter().filter_map(|entry| entry.1.as_ref()) {
+            match slot.deadline {
+                Some(deadline) if deadline <= now => expired.push(slot.state.id),
+                Some(deadline) => earliest = Some(earliest.map_or(deadline, |at| at.min(deadline))),
+                None => {}
+            }
+        }
+        (expired, earliest)
+    }
+}
+
+/// The state of one thread.
+pub(crate) struct Reactor {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) heads: Heads,
+    calls: RefCell<Calls>,
+    resets: Arc<Resets>,
+    earliest: Cell<Option<Instant>>,
+    deadline_set: Notify,
+}
+
+impl Reactor {
+    pub(crate) fn new(shared: Arc<Shared>, thread: usize) -> Rc<Self> {
+        Rc::new(Self {
+            shared,
+            heads: Heads::new(),
+            calls: RefCell::new(Calls { thread: thread as u64, ..Calls::default() }),
+            resets: Arc::default(),
+            earliest: Cell::new(None),
+            deadline_set: Notify::new(),
+        })
+    }
+
+    /// The state of a call about to begin; None when there are too many. Nothing may be awaited until it is
+    /// handed over.
+    pub(crate) fn reserve(&self, call: &Arriving) -> Option<Arc<CallState>> {
+        if self.shared.statistics.calls.load(Relaxed) >= self.shared.config.limits.calls {
+            return None;
+        }
+        let id = self.calls.borrow_mut().next_id();
+        Some(CallState::new(id, call.kind == Kind::Bidi, self.resets.clone()))
+    }
+
+    pub(crate) fn refuse_busy(&self, respond: Responder) {
+        up(&self.shared.statistics.calls_refused);
+        self.heads.refuse(respond, code::RESOURCE_EXHAUSTED, "too many calls are open (calls)");
+    }
+
+    /// Give a call to Python.
+    pub(crate) fn hand_over(&self, call: Arriving, state: Arc<CallState>, event: Event) {
+        let Arriving { respond, connection, metadata, timeout, .. } = call;
+        self.begin(Answer::Waiting(respond), connection, metadata, timeout, state, event);
+    }
+
+    /// The same for a stream whose head is out; what Python says comes from the queue.
+    pub(crate) fn hand_over_stream(
+        &self,
+        call: Arriving,
+        state: Arc<CallState>,
+        event: Event,
+    ) -> UnboundedReceiver<Outbound> {
+        let (to_writer, queue) = unbounded_channel();
+        let Arriving { connection, metadata, timeout, .. } = call;
+        self.begin(Answer::Streaming(to_writer), connection, metadata, timeout, state, event);
+        queue
+    }
+
+    fn begin(
+        &self,
+        answer: Answer,
+        connection: Rc<Connection>,
+        metadata: crate::metadata::Metadata,
+        timeout: Option<Duration>,
+        state: Arc<CallState>,
+        mut event: Event,
+    ) {
+        let deadline = timeout.map(|timeout| self.deadline_in(timeout));
+        event.request = Some(Request {
+            metadata,
+            connection: connection.facts.clone(),
+            deadline_ms: timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
+            state: state.clone(),
+        });
+        self.calls.borrow_mut().insert(state.id, Slot { answer, state, connection, deadline });
+        up(&self.shared.statistics.calls);
+        up(&self.shared.statistics.calls_accepted);
+        self.shared.inbox.push(event);
+    }
+
+    /// When the gate answers a call with this timeout itself.
+    fn deadline_in(&self, timeout: Duration) -> Instant {
+        const FAR: Duration = Duration::from_secs(365 * 86_400);
+        let deadline =
+            Instant::now() + timeout.min(FAR) + millis(self.shared.config.limits.deadline_grace_ms);
+        let is_earliest = self.earliest.get().is_none_or(|earliest| deadline < earliest);
+        if is_earliest && self.earliest.replace(Some(deadline)).is_none() {
+            self.deadline_set.notify_one();
+        }
+        deadline
+    }
+
+    fn remove(&self, id: u64) -> Option<Slot> {
+        let slot = self.calls.borrow_mut().remove(id)?;
+        down(&self.shared.statistics.calls);
+        Some(slot)
+    }
+
+    /// Pass on one reply. What comes for a call that is over is dropped.
+    pub(crate) fn answer(self: &Rc<Self>, outgoing: Outgoing) {
+        if matches!(outgoing.reply, Reply::Message(_)) {
+            return self.answer_on(outgoing);
+        }
+        let Some(slot) = self.remove(outgoing.id) else { return };
+        // Python has answered: nothing more is told about this call.
+        slot.state.end();
+        match slot.answer {
+            Answer::Waiting(respond) => self.answer_once(respond, &slot.connection, outgoing.reply),
+            Answer::Streaming(writer) => {
+                // Without a writer the stream is gone.
+                let _ = writer.send(stream::outbound(outgoing.reply, &slot.connection));
+            }
+        }
+    }
+
+    /// The whole answer to a call that has said nothing yet.
+    fn answer_once(self: &Rc<Self>, mut respond: Responder, connection: &Rc<Connection>, reply: Reply) {
+        let bytes = match reply {
+            Reply::Status(status, text) => return self.heads.refuse(respond, status, &text),
+            Reply::Last(bytes) | Reply::Message(bytes) if bytes.is_empty() => {
+                return self.heads.refuse(respond, code::OK, "");
+            }
+            Reply::Last(bytes) | Reply::Message(bytes) => bytes,
+        };
+        if !connection.has_room(bytes.len(), &self.shared.config.limits) {
+            up(&self.shared.statistics.calls_refused);
+            let text = "replies are not being read (reply_bytes_per_connection, reply_bytes)";
+            return self.heads.refuse(respond, code::RESOURCE_EXHAUSTED, text);
+        }
+        // Every error from here on means that the stream is gone.
+        let Ok(mut stream) = respond.send_response(self.heads.response(), false) else { return };
+        let direct = connection.unwritten().saturating_add(bytes.len()) <= DIRECT_BYTES;
+        let bytes = Tracked::new(bytes, connection);
+        if direct {
+            if stream.send_data(bytes, false).is_ok() {
+                let _ = stream.send_trailers(self.heads.ok());
+            }
+            return;
+        }
+        let reactor = self.clone();
+        tokio::task::spawn_local(async move {
+            if put(&mut stream, bytes).await.is_ok() {
+                let _ = stream.send_trailers(reactor.heads.ok());
+            }
+        });
+    }
+
+    /// One message of a stream that goes on; the first one gives the stream a writer.
+    fn answer_on(self: &Rc<Self>, outgoing: Outgoing) {
+        let mut calls = self.calls.borrow_mut();
+        let Some(slot) = calls.get(outgoing.id) else { return };
+        let connection = slot.connection.clone();
+        if let Answer::Streaming(writer) = &slot.answer {
+            let _ = writer.send(stream::outbound(outgoing.reply, &connection));
+            return;
+        }
+        let (to_writer, queue) = unbounded_channel();
+        let _ = to_writer.send(stream::outbound(outgoing.reply, &connection));
+        let before = std::mem::replace(&mut slot.answer, Answer::Streaming(to_writer));
+        let state = slot.state.clone();
+        drop(calls);
+        let Answer::Waiting(mut respond) = before else { return };
+        match respond.send_response(self.heads.response(), false) {
+            Ok(stream) => {
+                let reactor = self.clone();
+                tokio::task::spawn_local(async move {
+                    stream::write(&reactor, &connection, &state, stream, queue).await;
+                });
+            }
+            Err(_) => self.end(state.id, CancelReason::Client, None),
+        }
+    }
+
+    /// End a call without Python, and tell Python if it knows the call.
+    pub(crate) fn end(&self, id: u64, reason: CancelReason, status: Option<(u8, String)>) {
+        let Some(slot) = self.remove(id) else { return };
+        let statistics = &self.shared.statistics;
+        up(match reason {
+            CancelReason::Client => &statistics.calls_cancelled,
+            CancelReason::Deadline => &statistics.calls_expired,
+            CancelReason::Refused => &statistics.calls_refused,
+        });
+        if slot.state.end() {
+            self.shared.inbox.push(Event::new(EventKind::Cancel, id, reason as u16));
+        }
+        let Some((status, text)) = status else { return };
+        match slot.answer {
+            Answer::Waiting(respond) => self.heads.refuse(respond, status, &text),
+            Answer::Streaming(writer) => {
+                let _ = writer.send(Outbound::Status(status, text));
+            }
+        }
+    }
+
+    /// Look at the calls something happened to, and end those that were reset.
+    pub(crate) async fn watch_resets(self: Rc<Self>) {
+        loop {
+            for id in self.resets.next().await {
+                let mut calls = self.calls.borrow_mut();
+                let Some(slot) = calls.get(id) else { continue };
+                let Answer::Waiting(respond) = &mut slot.answer else { continue };
+                let waker = Waker::from(slot.state.clone());
+                let std::task::Poll::Ready(reset) = respond.poll_reset(&mut Context::from_waker(&waker))
+                else {
+                    continue;
+                };
+                let connection = slot.connection.clone();
+                drop(calls);
+                if reset.is_ok() {
+                    connection.count_reset();
+                }
+                self.end(id, CancelReason::Client, None);
+            }
+        }
+    }
+
+    /// Answer calls whose deadline has passed and that Python has not answered.
+    pub(crate) async fn watch_deadlines(self: Rc<Self>) {
+        loop {
+            let Some(earliest) = self.earliest.get() else {
+                self.deadline_set.notified().await;
+                continue;
+            };
+            let now = Instant::now();
+            if earliest > now {
+                sleep((earliest - now).min(SWEEP)).await;
+                continue;
+            }
+            let (expired, earliest) = self.calls.borrow().expired(now);
+            self.earliest.set(earliest);
+            for id in expired {
+                let status = (code::DEADLINE_EXCEEDED, String::from("the deadline of the call has passed"));
+                self.end(id, CancelReason::Deadline, Some(status));
+            }
+        }
+    }
+}

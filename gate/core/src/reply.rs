@@ -1,0 +1,167 @@
+//! Answers on the wire: response heads, trailers, and bytes that know how long they wait.
+
+use crate::connection::Connection;
+use crate::metadata::percent_encoded;
+use bytes::{Buf, Bytes};
+use h2::SendStream;
+use h2::server::SendResponse;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use std::future::poll_fn;
+use std::io::IoSlice;
+use std::rc::Rc;
+
+/// gRPC status codes the gate gives by itself.
+pub(crate) mod code {
+    pub(crate) const OK: u8 = 0;
+    pub(crate) const DEADLINE_EXCEEDED: u8 = 4;
+    pub(crate) const RESOURCE_EXHAUSTED: u8 = 8;
+    pub(crate) const UNIMPLEMENTED: u8 = 12;
+    pub(crate) const INTERNAL: u8 = 13;
+}
+
+/// What Python says to a call.
+#[derive(Debug)]
+pub enum Reply {
+    /// Framed messages, the last ones, and OK.
+    Last(Bytes),
+    /// One framed message; the stream goes on.
+    Message(Bytes),
+    /// The end, with a status and its text.
+    Status(u8, String),
+}
+
+/// A reply and the call it is for.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// The call.
+    pub id: u64,
+    /// What is said.
+    pub reply: Reply,
+}
+
+/// Bytes on their way to a peer, counted on its connection until HTTP/2 lets go of them: written, or their
+/// stream gone.
+pub(crate) struct Tracked {
+    bytes: Bytes,
+    connection: Rc<Connection>,
+}
+
+impl Tracked {
+    pub(crate) fn new(bytes: Bytes, connection: &Rc<Connection>) -> Self {
+        connection.hold(bytes.len());
+        Self { bytes, connection: connection.clone() }
+    }
+
+    pub(crate) fn split_to(&mut self, length: usize) -> Self {
+        Self { bytes: self.bytes.split_to(length.min(self.bytes.len())), connection: self.connection.clone() }
+    }
+}
+
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        self.connection.release(self.bytes.len());
+    }
+}
+
+impl Buf for Tracked {
+    fn remaining(&self) -> usize {
+        self.bytes.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.bytes.chunk()
+    }
+
+    fn chunks_vectored<'a>(&'a self, dst: &mut [IoSlice<'a>]) -> usize {
+        self.bytes.chunks_vectored(dst)
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.connection.release(count);
+        self.bytes.advance(count);
+    }
+}
+
+/// The response side of a stream.
+pub(crate) type Responder = SendResponse<Tracked>;
+
+/// Heads that every reply shares.
+pub(crate) struct Heads {
+    response: Response<()>,
+    ok: HeaderMap,
+}
+
+impl Heads {
+    pub(crate) fn new() -> Self {
+        let mut response = Response::new(());
+        response.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+        let mut ok = HeaderMap::new();
+        ok.insert("grpc-status", HeaderValue::from_static("0"));
+        Self { response, ok }
+    }
+
+    pub(crate) fn response(&self) -> Response<()> {
+        self.response.clone()
+    }
+
+    pub(crate) fn ok(&self) -> HeaderMap {
+        self.ok.clone()
+    }
+
+    pub(crate) fn trailers(status: u8, text: &str) -> HeaderMap {
+        let mut trailers = HeaderMap::new();
+        write_status(&mut trailers, status, text);
+        trailers
+    }
+
+    /// Answer a call that has said nothing yet with a status alone.
+    pub(crate) fn refuse(&self, mut respond: Responder, status: u8, text: &str) {
+        let mut response = self.response();
+        write_status(response.headers_mut(), status, text);
+        // An error means that the stream is gone: nobody is left to be told.
+        let _ = respond.send_response(response, true);
+    }
+
+    /// The same, with what compression we know.
+    pub(crate) fn refuse_encoding(&self, mut respond: Responder) {
+        let mut response = self.response();
+        let headers = response.headers_mut();
+        headers.insert("grpc-accept-encoding", HeaderValue::from_static("identity,gzip"));
+        write_status(headers, code::UNIMPLEMENTED, "grpc-encoding is neither identity nor gzip");
+        let _ = respond.send_response(response, true);
+    }
+}
+
+fn write_status(headers: &mut HeaderMap, status: u8, text: &str) {
+    headers.insert("grpc-status", HeaderValue::from(u16::from(status)));
+    if text.is_empty() {
+        return;
+    }
+    if let Ok(value) = HeaderValue::from_str(&percent_encoded(text)) {
+        headers.insert("grpc-message", value);
+    }
+}
+
+/// Answer a request that is not gRPC.
+pub(crate) fn refuse_http(mut respond: Responder, status: StatusCode) {
+    let mut response = Response::new(());
+    *response.status_mut() = status;
+    let _ = respond.send_response(response, true);
+}
+
+/// The stream is gone.
+pub(crate) struct Gone;
+
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// Send bytes as fast as the peer's windows allow.
+pub(crate) async fn put(stream: &mut SendStream<Tracked>, mut bytes: Tracked) -> Result<(), Gone> {
+    while bytes.has_remaining() {
+        stream.reserve_capacity(bytes.remaining().min(CHUNK_BYTES));
+        let window = poll_fn(|cx| stream.poll_capacity(cx)).await.ok_or(Gone)?.map_err(|_| Gone)?;
+        if window > 0 {
+            stream.send_data(bytes.split_to(window), false).map_err(|_| Gone)?;
+        }
+    }
+    Ok(())
+}

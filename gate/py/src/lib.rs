@@ -1,0 +1,228 @@
+//! The gate for Python: one object that listens, an inbox to take from, replies to give.
+//!
+//! What holds the GIL here never waits: taking empties a queue, replying appends to one. What may take long
+//! (binding, closing) lets go of it first. `cosmodrome_gate.pyi` is the reference for users.
+
+mod request;
+
+use gate_core::{
+    ClientCertificate, Config, Gate, Kind, Limits, Outgoing, Reply, StartError, TlsMode, TlsSource, frame,
+};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+use request::Request;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// A gate that listens from its making to `close`.
+#[pyclass(frozen, module = "cosmodrome_gate")]
+struct Server {
+    gate: Gate,
+}
+
+#[pymethods]
+impl Server {
+    #[new]
+    #[pyo3(signature = (methods, *, tcp=Vec::new(), unix=Vec::new(), reuse_port=false, threads=1, tls="off", certificate=Vec::new(), key=Vec::new(), client_ca=Vec::new(), client_certificate="none", limits=None))]
+    #[allow(clippy::too_many_arguments, reason = "keywords of a constructor in Python")]
+    fn new(
+        py: Python<'_>,
+        methods: Vec<(String, u8)>,
+        tcp: Vec<(String, u16)>,
+        unix: Vec<PathBuf>,
+        reuse_port: bool,
+        threads: usize,
+        tls: &str,
+        certificate: Vec<u8>,
+        key: Vec<u8>,
+        client_ca: Vec<u8>,
+        client_certificate: &str,
+        limits: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let source = tls_source(certificate, key, client_ca, client_certificate)?;
+        let tls = match tls {
+            "off" => TlsMode::Off,
+            "auto" => TlsMode::Auto,
+            "required" => TlsMode::Required,
+            other => {
+                return Err(PyValueError::new_err(format!("tls is {other:?}, not off, auto or required")));
+            }
+        };
+        let methods = methods.into_iter().map(method).collect::<PyResult<_>>()?;
+        let limits = limits_of(limits)?;
+        let started = py.detach(move || {
+            let tcp = tcp.into_iter().map(resolve).collect::<Result<_, _>>()?;
+            let certificate = (tls != TlsMode::Off).then_some(source);
+            Gate::start(Config { methods, tcp, unix, reuse_port, threads, tls, certificate, limits })
+        });
+        match started {
+            Ok(gate) => Ok(Self { gate }),
+            Err(StartError::Config(text)) => Err(PyValueError::new_err(text)),
+            Err(StartError::Io(error)) => Err(error.into()),
+        }
+    }
+
+    #[getter]
+    fn addresses(&self) -> Vec<(String, u16)> {
+        self.gate.addresses().iter().map(|address| (address.ip().to_string(), address.port())).collect()
+    }
+
+    fn fileno(&self) -> i32 {
+        self.gate.inbox().fileno()
+    }
+
+    #[pyo3(signature = (max_events=1024))]
+    fn take<'py>(&self, py: Python<'py>, max_events: usize) -> PyResult<Bound<'py, PyList>> {
+        let events = self.gate.inbox().take(max_events);
+        let mut items = Vec::with_capacity(events.len());
+        for event in events {
+            let message = PyBytes::new(py, &event.message);
+            let request = event.request.map(|request| Py::new(py, Request::new(request))).transpose()?;
+            items.push((event.kind as u8, event.id, event.detail, message, request).into_pyobject(py)?);
+        }
+        PyList::new(py, items)
+    }
+
+    fn reply(&self, replies: &Bound<'_, PyList>) -> PyResult<()> {
+        let mut outgoing = Vec::with_capacity(replies.len());
+        for item in replies.iter() {
+            outgoing.push(outgoing_of(item.cast::<PyTuple>()?)?);
+        }
+        if !outgoing.is_empty() {
+            self.gate.reply(outgoing);
+        }
+        Ok(())
+    }
+
+    fn send(&self, request: &Bound<'_, Request>, message: &Bound<'_, PyBytes>) -> PyResult<bool> {
+        let state = request.get().state();
+        let frame = framed(std::slice::from_ref(message))?;
+        let waiting = state.unsent.load(Relaxed);
+        // A single message larger than the bound passes when nothing waits.
+        if state.is_gone()
+            || (waiting > 0 && (waiting + frame.len()) as u64 > self.gate.send_bytes_per_stream())
+        {
+            return Ok(false);
+        }
+        state.unsent.fetch_add(frame.len(), Relaxed);
+        self.gate.reply(vec![Outgoing { id: state.id, reply: Reply::Message(frame) }]);
+        Ok(true)
+    }
+
+    fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counters = PyDict::new(py);
+        for (name, value) in self.gate.statistics().snapshot() {
+            counters.set_item(name, value)?;
+        }
+        Ok(counters)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.gate.notes()
+    }
+
+    #[pyo3(signature = (certificate, key, client_ca=Vec::new(), client_certificate="none"))]
+    fn reload_certificates(
+        &self,
+        py: Python<'_>,
+        certificate: Vec<u8>,
+        key: Vec<u8>,
+        client_ca: Vec<u8>,
+        client_certificate: &str,
+    ) -> PyResult<()> {
+        let source = tls_source(certificate, key, client_ca, client_certificate)?;
+        py.detach(|| self.gate.reload(&source)).map_err(PyValueError::new_err)
+    }
+
+    fn drain(&self, grace_ms: u64) {
+        self.gate.drain(Duration::from_millis(grace_ms));
+    }
+
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.gate.close());
+    }
+}
+
+fn method((path, kind): (String, u8)) -> PyResult<(String, Kind)> {
+    let kind = match kind {
+        0 => Kind::Unary,
+        1 => Kind::ServerStream,
+        2 => Kind::Bidi,
+        other => return Err(PyValueError::new_err(format!("method {path}: kind {other} is not 0, 1 or 2"))),
+    };
+    Ok((path, kind))
+}
+
+fn resolve((host, port): (String, u16)) -> Result<SocketAddr, StartError> {
+    let mut found = (host.as_str(), port).to_socket_addrs()?;
+    found.next().ok_or_else(|| StartError::Config(format!("host {host:?} has no address")))
+}
+
+fn limits_of(changes: Option<&Bound<'_, PyDict>>) -> PyResult<Limits> {
+    let mut limits = Limits::default();
+    for (name, value) in changes.into_iter().flatten() {
+        limits.set(name.extract::<&str>()?, value.extract()?).map_err(PyValueError::new_err)?;
+    }
+    Ok(limits)
+}
+
+fn tls_source(certificate: Vec<u8>, key: Vec<u8>, client_ca: Vec<u8>, asked: &str) -> PyResult<TlsSource> {
+    let client_certificate = match asked {
+        "none" => ClientCertificate::None,
+        "optional" => ClientCertificate::Optional,
+        "required" => ClientCertificate::Required,
+        other => {
+            return Err(PyValueError::new_err(format!(
+                "client_certificate is {other:?}, not none, optional or required"
+            )));
+        }
+    };
+    Ok(TlsSource { certificate, key, client_ca, client_certificate })
+}
+
+/// `(id, message)`, `(id, [message, …])` or `(id, status, text)`.
+fn outgoing_of(item: &Bound<'_, PyTuple>) -> PyResult<Outgoing> {
+    let id = item.get_item(0)?.extract()?;
+    let said = item.get_item(1)?;
+    let reply = if let Ok(message) = said.cast::<PyBytes>() {
+        Reply::Last(framed(std::slice::from_ref(message))?)
+    } else if let Ok(messages) = said.cast::<PyList>() {
+        let messages = messages
+            .iter()
+            .map(|message| Ok(message.cast_into::<PyBytes>()?))
+            .collect::<PyResult<Vec<_>>>()?;
+        Reply::Last(framed(&messages)?)
+    } else if item.len() == 3 {
+        Reply::Status(said.extract()?, item.get_item(2)?.cast::<PyString>()?.to_str()?.to_owned())
+    } else {
+        return Err(PyTypeError::new_err("a reply is (id, bytes), (id, [bytes, …]) or (id, status, text)"));
+    };
+    Ok(Outgoing { id, reply })
+}
+
+fn framed(messages: &[Bound<'_, PyBytes>]) -> PyResult<bytes::Bytes> {
+    if messages.iter().any(|message| message.as_bytes().len() >= u32::MAX as usize) {
+        return Err(PyValueError::new_err("a gRPC message is shorter than 4 GiB"));
+    }
+    Ok(frame::framed_all(messages.iter().map(PyBytesMethods::as_bytes)))
+}
+
+/// The native front: see the stub for what there is.
+#[pymodule]
+fn cosmodrome_gate(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<Server>()?;
+    module.add_class::<Request>()?;
+    for (name, value) in
+        [("CALL", 0), ("OPEN", 1), ("MESSAGE", 2), ("HALF_CLOSE", 3), ("CANCEL", 4), ("DRAINED", 5)]
+    {
+        module.add(name, value)?;
+    }
+    for (name, value) in [("UNARY", 0), ("SERVER_STREAM", 1), ("BIDI", 2)] {
+        module.add(name, value)?;
+    }
+    Ok(())
+}
