@@ -78,6 +78,10 @@ class MemoryLog:
         self._messages[position] = dataclasses.replace(record)
         return position
 
+    def stage_messages(self, records: Sequence[MessageRecord]) -> list[int]:
+        """See `Log`."""
+        return [self.stage_message(record) for record in records]
+
     def stage(self, kind: RecordKind, payload: bytes) -> int:
         """See `Log`."""
         self._check_alive()
@@ -190,6 +194,12 @@ class MemoryLog:
         log._entries_saved = {queue: list(held) for queue, held in self._entries_saved.items()}
         log._trimmed = dict(self._trimmed)
         return log
+
+    def forget_checkpoint(self) -> None:
+        """Lose the checkpoint: the next start replays everything."""
+        self.rows_saved.clear()
+        self._checkpoint_lsn = 0
+        self._entries_saved.clear()
 
     # Reading
 

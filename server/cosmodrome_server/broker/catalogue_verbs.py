@@ -4,7 +4,7 @@ from cosmodrome_server.broker.engine import Engine
 from cosmodrome_server.broker.interface import BrokerEvents
 from cosmodrome_server.core.catalogue import GroupState, TopicState
 from cosmodrome_server.errors import OverloadedError
-from cosmodrome_server.model.group import Group
+from cosmodrome_server.model.group import SYSTEM_GROUP_PREFIX, Group
 from cosmodrome_server.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, Topic, TopicType
 
 
@@ -77,7 +77,9 @@ class CatalogueVerbs(Engine):
     def groups(self) -> list[Group]:
         """See `Catalogue`."""
         known = self._shard.catalogue.groups
-        return [known[name].group for name in sorted(known)]
+        return [
+            known[name].group for name in sorted(known) if not name.startswith(SYSTEM_GROUP_PREFIX)
+        ]
 
     def keep(self, key: str, value: bytes | None) -> None:
         """See `Catalogue`."""

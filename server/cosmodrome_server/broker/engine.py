@@ -7,8 +7,9 @@ be done at a time of its own, by the one timer of the broker.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
+from cosmodrome_server.broker.checkpoints import Checkpoints
 from cosmodrome_server.broker.group_commit import GroupCommit
 from cosmodrome_server.broker.interface import ReplySink
 from cosmodrome_server.broker.settings import BrokerSettings
@@ -49,11 +50,15 @@ class Engine:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = NEVER_MS
         self._is_closed = False
+        self._is_failed = False
         self._replay()
         # The lease clock goes on from the last record, or from the wall clock if that is
         # later: what expired while the broker was down has expired.
         self._lease_base_ms = max(self._shard.lease_ms, clock.now_ms()) - clock.monotonic_ms()
-        self._commit = GroupCommit(log, self._shard, self._end_of_turn)
+        self._checkpoints = Checkpoints(log, self._shard, clock, settings)
+        self._commit = GroupCommit(
+            log, self._shard, self._end_of_turn, self._checkpoints.frame_sealed
+        )
         log.set_snapshot(self._shard.rows)
         log.set_on_failed(self._failed_on_writer)
 
@@ -92,10 +97,13 @@ class Engine:
         self._shard.apply_catalogue(record)
         self._commit.touch()
 
-    def _put_messages(self, records: Iterable[MessageRecord]) -> None:
-        for record in records:
-            self._shard.apply_message(record, self._log.stage_message(record))
+    def _put_messages(self, records: Sequence[MessageRecord]) -> list[int]:
+        """Store messages, all or none; return their positions."""
+        positions = self._log.stage_messages(records)
+        for record, position in zip(records, positions, strict=True):
+            self._shard.apply_message(record, position)
         self._commit.touch()
+        return positions
 
     def reply_when_durable(self, sink: ReplySink, token: object, reply: bytes) -> None:
         """Hold `reply` until everything staged so far is durable."""
@@ -144,7 +152,9 @@ class Engine:
         self._loop.call_soon_threadsafe(self._failed, error)
 
     def _failed(self, error: Exception) -> None:
+        self._is_failed = True
         self._stop_timer()
+        self._commit.fail()
         self._on_fatal(error)
 
     def _stop_timer(self) -> None:

@@ -24,12 +24,13 @@ Replies = dict[ReplySink, list[tuple[object, bytes]]]
 class _Frame:
     """What depends on one frame; called by the writer thread when it is durable."""
 
-    __slots__ = ("_commit", "_replies", "ends")
+    __slots__ = ("_commit", "_replies", "ends", "then")
 
     def __init__(self, commit: "GroupCommit", replies: Replies, ends: Ends) -> None:
         self._commit = commit
         self._replies = replies
         self.ends = ends
+        self.then: Callable[[], None] | None = None
 
     def on_durable(self) -> None:
         """On the writer thread."""
@@ -46,12 +47,21 @@ class GroupCommit:
         shard: Whose messages become visible.
         on_turn: Called on the loop after a frame became visible and at the end of every
             turn in which something was staged.
+        on_sealed: Called when a frame was given to the writer; returns what to do once it
+            is durable, if anything.
     """
 
-    def __init__(self, log: Log, shard: Shard, on_turn: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        log: Log,
+        shard: Shard,
+        on_turn: Callable[[], None],
+        on_sealed: Callable[[], Callable[[], None] | None],
+    ) -> None:
         self._log = log
         self._shard = shard
         self._on_turn = on_turn
+        self._on_sealed = on_sealed
         self._loop = asyncio.get_running_loop()
         self._replies: Replies = {}
         self._in_flight = 0
@@ -112,6 +122,7 @@ class GroupCommit:
             self._wants_writer = False
             self._in_flight += 1
             self._replies = {}
+            frame.then = self._on_sealed()
         else:
             self._shard.put_back_ends(frame.ends)
 
@@ -123,8 +134,15 @@ class GroupCommit:
         self._in_flight -= 1
         self.frames += 1
         self._shard.make_visible(frame.ends)
+        if frame.then is not None:
+            frame.then()
         self._on_turn()
         self._commit()
+        self._release()
+
+    def fail(self) -> None:
+        """A write failed: nothing that waits will ever be answered."""
+        self._replies.clear()
         self._release()
 
     def _release(self) -> None:

@@ -1,8 +1,7 @@
 """The broker of one directory, in this process: core and log on the running loop.
 
-    Engine ◀─ CatalogueVerbs ◀─ SendVerbs ◀─ SettleVerbs ◀─ ReceiveVerbs ◀─ OffsetVerbs
-                                                                              ▲
-                                                                         LocalBroker
+    Engine ◀─ CatalogueVerbs ◀─ SendVerbs ◀─ SettleVerbs ◀─ ReceiveVerbs ◀─ OffsetVerbs ◀─
+    OperationVerbs ◀─ LocalBroker
 
 Each layer adds the verbs its module is named after to what every verb stands on; all of
 them are called on the loop's thread.
@@ -11,14 +10,14 @@ them are called on the loop's thread.
 import asyncio
 from collections.abc import Callable
 
-from cosmodrome_server.broker.offset_verbs import OffsetVerbs
+from cosmodrome_server.broker.operation_verbs import OperationVerbs
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.broker.statistics import Statistics, frozen, frozen_out
 from cosmodrome_server.clock import Clock
 from cosmodrome_server.model.log import Log
 
 
-class LocalBroker(OffsetVerbs):
+class LocalBroker(OperationVerbs):
     """Implements `broker.interface.Broker`. Made on a running loop; `close` ends it.
 
     Args:
@@ -61,7 +60,7 @@ class LocalBroker(OffsetVerbs):
 
     async def drain(self) -> None:
         """Wait until everything staged is durable and every reply handed over."""
-        while not self._commit.is_settled:
+        while not (self._commit.is_settled or self._is_failed):
             self._commit.touch()
             await self._commit.next_frame()
 
@@ -76,4 +75,6 @@ class LocalBroker(OffsetVerbs):
             self._give_up(waiter)
         await self.drain()
         self._stop_timer()
+        if not self._is_failed:
+            self._checkpoints.write_now()
         await asyncio.to_thread(self._log.close)

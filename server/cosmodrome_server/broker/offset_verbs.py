@@ -79,6 +79,16 @@ class OffsetVerbs(ReceiveVerbs):
         consumption = self._shard.consumptions.of(owner.group_id, state.topic_id)
         return accumulation(consumption, state.topic_id, state.visible_offsets, self._log)
 
+    def topics_of(self, group: str) -> list[str]:
+        """See `Offsets`."""
+        group_id = self._shard.catalogue.group(group).group_id
+        topics = self._shard.catalogue.topics_by_id
+        return sorted(
+            topics[pair[1]].topic.name
+            for pair in self._shard.consumptions.by_pair
+            if pair[0] == group_id
+        )
+
     # Pulling
 
     def pull(self, query: PullQuery) -> Pulled:

@@ -33,6 +33,7 @@ class ReceiveVerbs(SettleVerbs):
         consumption = self._begun(group, topic)
         room = min(query.max_messages, self._inflight_max(group) - consumption.inflight)
         if room <= 0:
+            self._capped.add(consumption.pair)
             return []
         is_fifo = group.group.is_fifo
         client_id = query.client_id if query.auto_renew else ""

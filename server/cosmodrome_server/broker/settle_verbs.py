@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from cosmodrome_server.broker.send_verbs import SendVerbs
 from cosmodrome_server.core.catalogue import GroupState, TopicState
+from cosmodrome_server.core.consumption import Pair
 from cosmodrome_server.core.dead_letter import dead_letter_of
 from cosmodrome_server.core.machine import NEVER_MS
 from cosmodrome_server.core.progress import Place, Progress
@@ -47,6 +48,8 @@ class SettleVerbs(SendVerbs):
             self.keep(RECEIPT_KEY, key)
         self._handles = ReceiptHandles(key)
         self._live_clients: set[str] = set()
+        # Groups and topics whose receives found as much in flight as may be.
+        self._capped: set[Pair] = set()
 
     def ack(self, group: str, topic: str, handle: str) -> None:
         """See `Messaging`."""
@@ -57,8 +60,8 @@ class SettleVerbs(SendVerbs):
         if record is not None:
             self._put(record)
             self._counters.acknowledged(topic, group)
-            if owner.group.is_fifo:
-                self._shard.consumptions.became_ready[progress.place] = None
+            if owner.group.is_fifo or self._capped:
+                self._freed(owner, progress)
 
     def change_invisible_duration(
         self, group: str, topic: str, handle: str, invisible_ms: int, *, suspend: bool
@@ -204,7 +207,13 @@ class SettleVerbs(SendVerbs):
         self._put_messages([copy])
         self._put(DeadLetter(lease_ms, *progress.place, lease_id, queue_offset, copy.queue_offset))
         self._counters.dead(origin, owner.group.name)
-        if owner.group.is_fifo:
+        self._freed(owner, progress)
+
+    def _freed(self, owner: GroupState, progress: Progress) -> None:
+        """A message was settled: others may go that it held back, or that found no room."""
+        pair = progress.place[:2]
+        if owner.group.is_fifo or pair in self._capped:
+            self._capped.discard(pair)
             self._shard.consumptions.became_ready[progress.place] = None
 
     def _dead_letter_topic(self, owner: GroupState) -> TopicState:

@@ -11,10 +11,11 @@ place of the redrive in the dead letter topic moves on, in one frame.
 from cosmodrome_server.core.catalogue import TopicState
 from cosmodrome_server.core.hashing import queue_of_message_group
 from cosmodrome_server.model import wire
+from cosmodrome_server.model.group import SYSTEM_GROUP_PREFIX
 from cosmodrome_server.model.log import MessageRecord, MessageState
 
 # The consumer group whose progress on a dead letter topic says what was redriven.
-REDRIVE_GROUP = "CID_RMQ_SYS_REDRIVE"
+REDRIVE_GROUP = SYSTEM_GROUP_PREFIX + "REDRIVE"
 
 
 def dead_letter_of(

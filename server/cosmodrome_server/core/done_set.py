@@ -85,6 +85,18 @@ class DoneSet:
             if self.floor & _LOW:
                 return
 
+    def count(self, start: int, end: int) -> int:
+        """How many offsets of [start, end) are done."""
+        below = min(max(self.floor, start), end)
+        done = below - start
+        for chunk, bits in self.above_floor():
+            first = chunk << _SHIFT
+            inside = bits >> max(0, below - first) << max(0, below - first)
+            if first + CHUNK_BITS > end:
+                inside &= (1 << max(0, end - first)) - 1
+            done += inside.bit_count()
+        return done
+
     def above_floor(self) -> list[tuple[int, int]]:
         """The chunks with meaningful bits, by number: the canonical form for rows."""
         first = self.floor >> _SHIFT

@@ -70,6 +70,8 @@ class Shard:
         self.lease_ms = 0
         # Queues with news since somebody last emptied it.
         self.became_visible: dict[tuple[int, int], None] = {}
+        # Bytes of messages applied since somebody last emptied it.
+        self.bytes_applied = 0
         self._staged_ends: Ends = {}
 
     # Starting
@@ -104,13 +106,14 @@ class Shard:
 
     def advance(self, lease_ms: int) -> None:
         """Let the lease clock reach `lease_ms`; it never goes back."""
-        if lease_ms > self.lease_ms:
-            self.lease_ms = lease_ms
-            self.consumptions.advance(lease_ms)
+        # At the same time too: what was hidden for 0 ms a moment ago is due.
+        self.lease_ms = max(self.lease_ms, lease_ms)
+        self.consumptions.advance(self.lease_ms)
 
     def apply_message(self, record: MessageRecord, position: int) -> None:
         """A message has its place."""
         topic = self.catalogue.topics_by_id[record.topic_id]
+        self.bytes_applied += len(record.body)
         if record.state is MessageState.VISIBLE:
             self.append(
                 topic,

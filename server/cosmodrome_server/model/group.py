@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+# Consumer groups of the broker itself.
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
 # The reference's list; attempt n rests entry n - 1 (protocol.md 3.2).
 DEFAULT_BACKOFF_MS = tuple(
     seconds * 1000

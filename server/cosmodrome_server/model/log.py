@@ -156,6 +156,9 @@ class Log(QueueReader, Protocol):
             OverloadedError: More bytes wait to be written than the setting allows.
         """
 
+    def stage_messages(self, records: Sequence[MessageRecord]) -> list[int]:
+        """Put messages into the open frame, all of them or none; raises as `stage_message`."""
+
     def stage(self, kind: RecordKind, payload: bytes) -> int:
         """Put a state record into the open frame; return its position; raises StoreFailed."""
 

@@ -1,0 +1,238 @@
+"""Checkpoints, bounds, renewal and stopping."""
+
+import asyncio
+
+import pytest
+
+from cosmodrome_server.broker.settings import BrokerSettings
+from cosmodrome_server.errors import InvalidReceiptHandle, OverloadedError, StoreFull
+from cosmodrome_server.model.group import Group
+from cosmodrome_server.model.message import Delivery
+from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
+from cosmodrome_server.model.topic import Topic
+from tests.support.broker_world import Run, World, bodies, new_message
+
+
+class Replies:
+    """A sink that remembers."""
+
+    def __init__(self) -> None:
+        self.given: list[object] = []
+
+    def reply_many(self, replies: list[tuple[object, bytes]]) -> None:
+        self.given += [token for token, _ in replies]
+
+
+def waiter(world: World, given: list[list[bytes]], count: int = 32) -> Waiter:
+    query = ReceiveQuery("billing", "orders", ANY_QUEUE, "c", count, 60_000)
+    deadline_ms = world.clocks.run_ms + 20_000
+
+    def on_ready(deliveries: list[Delivery]) -> None:
+        given.append(bodies(deliveries))
+
+    return Waiter(query, deadline_ms, on_ready)
+
+
+def test_a_start_from_a_checkpoint_gives_the_same_state_as_from_the_log(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await world.send("orders", *[new_message(b"%d" % number) for number in range(20)])
+        _, second, *_ = world.receive("orders", "billing", 10)
+        world.broker.ack("billing", "orders", second.receipt_handle)
+        await world.later(30_000)
+        world.receive("orders", "billing", 3)
+        await world.settle()
+        assert world.log.rows_saved
+        world.broker.ack("billing", "orders", world.receive("orders", "billing")[0].receipt_handle)
+        await world.settle()
+        before = world.broker.state_hash()
+        crashed = world.log.crashed()
+        without = world.log.crashed()
+        without.forget_checkpoint()
+        for log in (crashed, without):
+            world.broker.abandon()
+            world.start(log)
+            world.broker.wake()
+            assert world.broker.state_hash() == before
+
+    run(scenario)
+
+
+def test_a_delivery_is_renewed_while_its_client_lives_under_its_first_handle(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await world.send("orders", new_message(b"a"))
+        (first,) = world.receive("orders", "billing", invisible_ms=60_000, auto_renew=True)
+        for _ in range(120):
+            await world.later(5_000)
+            assert world.receive("orders", "billing", auto_renew=True) == []
+        world.broker.ack("billing", "orders", first.receipt_handle)
+
+    run(scenario)
+
+
+def test_what_a_client_that_went_away_had_comes_again_after_a_second(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await world.send("orders", new_message(b"a"))
+        (first,) = world.receive("orders", "billing", invisible_ms=60_000, auto_renew=True)
+        world.broker.client_gone("client")
+        await world.later(999)
+        assert world.receive("orders", "billing") == []
+        await world.later(1)
+        (second,) = world.receive("orders", "billing")
+        assert second.attempt == 2
+        with pytest.raises(InvalidReceiptHandle):
+            world.broker.ack("billing", "orders", first.receipt_handle)
+
+    run(scenario)
+
+
+def test_renewing_ends_after_its_total_with_one_rest_by_the_groups_backoff(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await world.send("orders", new_message(b"a"))
+        world.receive("orders", "billing", invisible_ms=60_000, auto_renew=True)
+        elapsed = 0
+        while not (again := world.receive("orders", "billing", auto_renew=True)):
+            await world.later(5_000)
+            elapsed += 5_000
+            assert elapsed < 4 * 3_600_000
+        assert again[0].attempt == 2
+        assert 10_800_000 - 10_000 <= elapsed <= 10_800_000 + 10_000
+
+    run(scenario)
+
+
+def test_after_a_restart_only_clients_that_are_back_are_renewed(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await world.send("orders", new_message(b"a"))
+        world.receive("orders", "billing", invisible_ms=60_000, auto_renew=True)
+        await world.restart()
+        await world.later(60_000)
+        assert bodies(world.receive("orders", "billing")) == [b"a"]
+
+    run(scenario)
+
+
+def test_no_more_is_delivered_than_a_group_may_have_in_flight(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.broker.create_group(Group("billing", attributes={"inflight.max": "2"}))
+        await world.send("orders", *[new_message(b"%d" % number) for number in range(4)])
+        first, _ = world.receive("orders", "billing")
+        given: list[list[bytes]] = []
+        assert world.receive("orders", "billing") == []
+        world.broker.wait(waiter(world, given))
+        await world.settle()
+        assert given == []
+        world.broker.ack("billing", "orders", first.receipt_handle)
+        await world.settle()
+        assert given == [[b"2"]]
+
+    run(scenario)
+
+
+def test_more_waiters_than_allowed_are_refused() -> None:
+    async def main() -> None:
+        world = World(BrokerSettings(is_auto_create=True, waiters_per_group=2))
+        given: list[list[bytes]] = []
+        for _ in range(2):
+            world.broker.wait(waiter(world, given))
+        with pytest.raises(OverloadedError, match="waiters_per_group"):
+            world.broker.wait(waiter(world, given))
+        await world.broker.close()
+        assert given == [[], []]
+
+    asyncio.run(main())
+
+
+def test_a_full_store_refuses_messages_and_keeps_exhausted_ones_for_later(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.broker.create_group(Group("billing", max_attempts=1))
+        await world.send("orders", new_message(b"a"), new_message(b"b"))
+        first, _ = world.receive("orders", "billing")
+        world.log.is_full = True
+        with pytest.raises(StoreFull):
+            world.broker.send("orders", [new_message()])
+        world.broker.ack("billing", "orders", first.receipt_handle)
+        await world.later(10_000)
+        world.log.is_full = False
+        await world.later(1_000)
+        assert bodies(world.receive("%DLQ%billing", "billing")) == [b"b"]
+
+    run(scenario)
+
+
+def test_replies_leave_with_the_frame_that_holds_what_they_answer(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.log.holding = True
+        replies = Replies()
+        world.broker.send("orders", [new_message(b"a")])
+        world.broker.reply_when_durable(replies, "first", b"")
+        await world.settle()
+        world.broker.send("orders", [new_message(b"b")])
+        world.broker.reply_when_durable(replies, "second", b"")
+        await world.settle()
+        assert replies.given == []
+        world.log.release()
+        assert replies.given == ["first"]
+        await world.settle()
+        assert replies.given == ["first"]
+        world.log.release()
+        assert replies.given == ["first", "second"]
+
+    run(scenario)
+
+
+def test_a_reply_without_a_record_of_its_own_waits_for_what_it_rests_on(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await world.send("orders", new_message(b"a"))
+        (delivery,) = world.receive("orders", "billing")
+        await world.settle()
+        world.log.holding = True
+        replies = Replies()
+        world.broker.ack("billing", "orders", delivery.receipt_handle)
+        world.broker.reply_when_durable(replies, "first", b"")
+        await world.settle()
+        world.broker.ack("billing", "orders", delivery.receipt_handle)
+        world.broker.reply_when_durable(replies, "again", b"")
+        await world.settle()
+        assert replies.given == []
+        await world.release()
+        assert replies.given == ["first", "again"]
+
+    run(scenario)
+
+
+def test_a_kill_loses_only_what_was_not_answered(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await world.send("orders", new_message(b"kept"))
+        world.log.holding = True
+        await world.send("orders", new_message(b"lost"))
+        world.kill()
+        assert bodies(world.receive("orders", "billing")) == [b"kept"]
+
+    run(scenario)
+
+
+def test_a_deleted_topic_answers_who_waits_and_comes_back_empty(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await world.send("orders", new_message(b"old"))
+        world.receive("orders", "billing")
+        world.broker.delete_topic("orders")
+        await world.settle()
+        world.broker.create_topic(Topic("orders", queues=2))
+        assert world.receive("orders", "billing") == []
+        await world.send("orders", new_message(b"new"))
+        assert bodies(world.receive("orders", "billing")) == [b"new"]
+
+    run(scenario)
+
+
+def test_a_wall_clock_that_jumps_ends_no_delivery(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await world.send("orders", new_message(b"a"))
+        (delivery,) = world.receive("orders", "billing")
+        for jump_ms in (40 * 86_400_000, -80 * 86_400_000):
+            world.clocks.wall_ms += jump_ms
+            await world.later(1)
+            assert world.receive("orders", "billing") == []
+        world.broker.ack("billing", "orders", delivery.receipt_handle)
+
+    run(scenario)
