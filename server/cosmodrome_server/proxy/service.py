@@ -19,9 +19,10 @@ from google.protobuf.message import DecodeError
 
 from cosmodrome_proto import Method, methods
 from cosmodrome_proto import definition_pb2 as pb
-from cosmodrome_server.errors import BrokerError, ClientIdRequired
+from cosmodrome_server.errors import BadRequest, BrokerError, ClientIdRequired
 from cosmodrome_server.proxy import status
 from cosmodrome_server.proxy.activities.ack_message import ack_message
+from cosmodrome_server.proxy.activities.admin import ADMIN
 from cosmodrome_server.proxy.activities.change_invisible_duration import change_invisible_duration
 from cosmodrome_server.proxy.activities.control import CONTROL
 from cosmodrome_server.proxy.activities.end_transaction import end_transaction
@@ -41,7 +42,8 @@ from cosmodrome_server.proxy.activities.send_message import send_message
 from cosmodrome_server.proxy.activities.sync_lite_subscription import sync_lite_subscription
 from cosmodrome_server.proxy.activities.telemetry import telemetry
 from cosmodrome_server.proxy.activities.update_offset import update_offset
-from cosmodrome_server.proxy.context import CLIENT_ID, Activity, Context
+from cosmodrome_server.proxy.context import CLIENT_ID, Activity, Context, Reply
+from cosmodrome_server.proxy.encoding import bytes_field
 from cosmodrome_server.proxy.front import Call, Handler, Kind
 from cosmodrome_server.proxy.health import SERVICE as HEALTH_SERVICE
 from cosmodrome_server.proxy.health import Health
@@ -85,8 +87,6 @@ PROMPT = frozenset(
     }
 )
 
-_NO_CLIENT_ID = ClientIdRequired("client id cannot be empty")
-
 
 @dataclass(frozen=True, slots=True)
 class Rpc:
@@ -117,6 +117,7 @@ def _business(context: Context) -> list[Rpc]:
     return [
         Rpc(f"/{MESSAGING_SERVICE}/Telemetry", Kind.BIDI, lambda call: telemetry(context, call)),
         *_service(context, MESSAGING_SERVICE, MESSAGING),
+        *_service(context, ADMIN_SERVICE, ADMIN),
         *_service(context, CONTROL_SERVICE, CONTROL),
     ]
 
@@ -127,7 +128,7 @@ def _service(context: Context, service: str, table: Mapping[str, Activity[Any]])
         Rpc(
             method.path,
             Kind.SERVER_STREAM if method.server_streams else Kind.UNARY,
-            _bounded(context, method, table[method.name], needs_client_id=is_for_clients),
+            _Boundary(context, method, table[method.name], needs_client_id=is_for_clients).handle,
         )
         for method in methods(service)
         if method.name in table
@@ -135,54 +136,83 @@ def _service(context: Context, service: str, table: Mapping[str, Activity[Any]])
     return [*found, Rpc(f"/{service}/*", Kind.UNARY, _unknown)]
 
 
-def _bounded(
-    context: Context, method: Method, activity: Activity[Any], *, needs_client_id: bool
-) -> Handler:
-    """The boundary around one activity: what runs for every call."""
-    name = method.name
-    parse: Callable[[bytes], Any] = method.request.FromString
-    reply_when_durable = context.broker.reply_when_durable
-    is_held = name not in PROMPT
+class _Boundary:
+    """What runs around one activity, for every call."""
 
-    def handle(call: Call) -> None:
+    __slots__ = (
+        "_activity",
+        "_context",
+        "_is_held",
+        "_name",
+        "_needs_client_id",
+        "_parse",
+        "_refusal",
+        "_request_name",
+    )
+
+    def __init__(
+        self, context: Context, method: Method, activity: Activity[Any], *, needs_client_id: bool
+    ) -> None:
+        self._context = context
+        self._name = method.name
+        self._activity = activity
+        self._parse: Callable[[bytes], Any] = method.request.FromString
+        self._request_name = method.request.DESCRIPTOR.name
+        self._needs_client_id = needs_client_id
+        self._is_held = method.name not in PROMPT
+        has_remark = "remark" in method.response.DESCRIPTOR.fields_by_name
+        self._refusal = _text_refusal if has_remark else _refusal
+
+    def handle(self, call: Call) -> None:
+        """Answer one call; a `front.Handler`."""
+        context = self._context
         try:
-            request = parse(call.payload)
-            if context.is_guarded:
-                context.admit(call, request)
-            if needs_client_id:
-                client_id = call.headers.get(CLIENT_ID)
-                if not client_id or client_id.isspace():
-                    raise _NO_CLIENT_ID
-            reply = activity(context, call, request)
-        except (BrokerError, DecodeError) as error:
-            _refuse(context, name, call, error)
+            reply = self._act(call)
+        except BrokerError as error:
+            self._refuse(call, error)
+            return
+        except DecodeError:
+            self._refuse(call, BadRequest(f"the request is no {self._request_name}"))
             return
         except Exception as error:
-            _log.exception("%s failed", name)
-            _refuse(context, name, call, error)
+            _log.exception("%s failed", self._name)
+            self._refuse(call, error)
             return
         if reply is None:
             return
         encoded = reply if isinstance(reply, bytes) else reply.SerializeToString()
-        if is_held:
-            reply_when_durable(context.sink, call, encoded)
+        if self._is_held:
+            context.broker.reply_when_durable(context.sink, call, encoded)
         else:
             call.reply(encoded)
         if context.observe is not None:
-            context.observe(name, pb.OK)
+            context.observe(self._name, pb.OK)
 
-    return handle
+    def _act(self, call: Call) -> Reply:
+        request = self._parse(call.payload)
+        context = self._context
+        if context.is_guarded:
+            context.admit(call, request)
+        if self._needs_client_id:
+            client_id = call.headers.get(CLIENT_ID)
+            if not client_id or client_id.isspace():
+                raise ClientIdRequired("client id cannot be empty")
+        return self._activity(context, call, request)
+
+    def _refuse(self, call: Call, error: Exception) -> None:
+        call.reply(self._refusal(error))
+        if self._context.observe is not None:
+            self._context.observe(self._name, status.code_of(error))
 
 
-def _refuse(context: Context, name: str, call: Call, error: Exception) -> None:
-    """Answer with nothing but the status of an error; every response has it as field 1."""
-    if isinstance(error, DecodeError):
-        refusal = status.status_field(pb.BAD_REQUEST, f"the request is no {name}Request")
-    else:
-        refusal = status.error_field(error)
-    call.reply(refusal)
-    if context.observe is not None:
-        context.observe(name, status.code_of(error))
+def _refusal(error: Exception) -> bytes:
+    """Nothing but the status of an error; nearly every response has it as field 1."""
+    return status.error_field(error)
+
+
+def _text_refusal(error: Exception) -> bytes:
+    """The same for the one response (ChangeLogLevel's) whose field 1 is a text."""
+    return bytes_field(1, status.message_of(error).encode())
 
 
 def _unknown(call: Call) -> None:

@@ -132,6 +132,16 @@ class Sessions:
         if session.client_type is not ClientType.PRODUCER:
             self._broker.client_gone(session.client_id)
 
+    def unsubscribe(self, session: ClientSession, topic: str) -> None:
+        """Take a topic out of a consumer's settings, as if it had never named it."""
+        sent = pb.Settings.FromString(session.settings)
+        kept = [one for one in sent.subscription.subscriptions if one.topic.name != topic]
+        del sent.subscription.subscriptions[:]
+        sent.subscription.subscriptions.extend(kept)
+        changed = session_of(session.client_id, sent, session.peer)
+        self._known.register(changed, self._clock.monotonic_ms())
+        self._broker.keep(KEPT_PREFIX + session.client_id, changed.settings)
+
     def stream_closed(self, client_id: str, call: Call) -> None:
         """A stream ended; the client stays known until it expires."""
         if self._streams.get(client_id) is call:

@@ -1,0 +1,50 @@
+"""QueryMessage: look a message up by its id or one of its keys."""
+
+from cosmodrome_proto import admin_pb2 as admin
+from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_server.errors import BadRequest, MessageNotFound
+from cosmodrome_server.model.queries import MessageSearch
+from cosmodrome_server.proxy import encoding, status
+from cosmodrome_server.proxy.context import Context
+from cosmodrome_server.proxy.convert import timestamp_ms
+from cosmodrome_server.proxy.front import Call
+
+MESSAGES_DEFAULT = 32
+MESSAGES_MAX = 1_000
+
+
+def query_message(
+    context: Context, _call: Call, request: admin.ListMessageRequest
+) -> admin.ListMessageResponse:
+    """List the messages with the id or the key, newest first.
+
+    Raises:
+        IllegalTopic, TopicNotFound
+        BadRequest: Neither an id nor a key.
+        MessageNotFound: None.
+    """
+    topic = context.broker.topic(context.names.topic(request.topic.name)).name
+    key = request.message_id or request.message_key
+    if not key:
+        raise BadRequest("messages are looked up by message_id or message_key, give one")
+    search = MessageSearch(
+        topic=topic,
+        key=key,
+        begin_ms=timestamp_ms(request.begin_timestamp),
+        end_ms=timestamp_ms(request.end_timestamp),
+        max_messages=min(request.max_message_nums, MESSAGES_MAX)
+        if request.max_message_nums > 0
+        else MESSAGES_DEFAULT,
+    )
+    found = context.broker.find(search)
+    if not found:
+        raise MessageNotFound(f"topic {topic} has no message with the id or key {key}")
+    return admin.ListMessageResponse(
+        status=status.OK_STATUS,
+        messages=[
+            pb.Message.FromString(
+                encoding.message_fields(one, encoding.system_fields(one, context.store_host))
+            )
+            for one in found
+        ],
+    )

@@ -1,0 +1,48 @@
+"""VerifyMessage: have one client consume one stored message, as a trial."""
+
+from cosmodrome_proto import admin_pb2 as admin
+from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_proto import service_pb2 as rpc
+from cosmodrome_server.errors import BadRequest, BrokerError, MessageNotFound
+from cosmodrome_server.model.queries import MessageSearch
+from cosmodrome_server.proxy import encoding, status
+from cosmodrome_server.proxy.activities.admin.clients import consumer
+from cosmodrome_server.proxy.context import Context
+from cosmodrome_server.proxy.front import Call
+
+
+def verify_message(context: Context, call: Call, request: admin.VerifyMessageRequest) -> None:
+    """Relay the message over Telemetry; the status is what the client's listener made of it.
+
+    The trial settles nothing: the message stays as it is for its group.
+
+    Raises:
+        BadRequest: A field is missing.
+        NotFound: The client is not there.
+        MessageNotFound: The topic has no such message.
+        OverloadedError: Too many questions are open.
+    """
+    topic = context.names.topic(request.topic.name)
+    group = context.names.group(request.group.name)
+    if not request.message_id:
+        raise BadRequest("the request names no message_id")
+    session = consumer(context, request.client_id, group)
+    found = context.broker.find(MessageSearch(topic, request.message_id, 0, 0, 1))
+    if not found:
+        raise MessageNotFound(f"topic {topic} has no message {request.message_id}")
+    shown = pb.Message.FromString(
+        encoding.message_fields(found[0], encoding.system_fields(found[0], context.store_host))
+    )
+
+    def on_answer(answer: rpc.TelemetryCommand | BrokerError) -> None:
+        if isinstance(answer, BrokerError):
+            call.reply(status.error_field(answer))
+        else:
+            told = answer.status if answer.HasField("status") else status.OK_STATUS
+            call.reply(admin.VerifyMessageResponse(status=told).SerializeToString())
+
+    def command(nonce: str) -> rpc.TelemetryCommand:
+        ask = rpc.VerifyMessageCommand(nonce=nonce, message=shown)
+        return rpc.TelemetryCommand(verify_message_command=ask)
+
+    context.sessions.ask(session.client_id, command, on_answer)
