@@ -12,7 +12,7 @@ any thread. Replies to calls that are over are dropped.
 
 from collections.abc import Iterator, Mapping
 from os import PathLike
-from typing import Final, Literal, TypeAlias, final
+from typing import Any, Final, Literal, TypeAlias, final
 
 __version__: Final[str]
 
@@ -35,11 +35,18 @@ CANCEL: Final = 4
 DRAINED: Final = 5
 """After `drain`: the last connection is closed."""
 
-Event: TypeAlias = tuple[int, int, int, bytes, Request | None]
-"""kind, id of the call, detail, message, and with CALL and OPEN the request."""
+Event: TypeAlias = tuple[int, int, int, bytes, Any]
+"""kind, id of the call, detail, message, and: the `Request` with CALL and OPEN, the token of a reply
+that could not be written with CANCEL, else None."""
 
-Reply: TypeAlias = tuple[int, bytes] | tuple[int, list[bytes]] | tuple[int, int, str]
-"""(id, message) or (id, messages): these and gRPC OK. (id, status, text): the end, with a status."""
+Reply: TypeAlias = (
+    tuple[int, bytes] | tuple[int, list[bytes]] | tuple[int, list[bytes], object] | tuple[int, int, str]
+)
+"""(id, message) or (id, messages): these and gRPC OK. (id, status, text): the end, with a status.
+
+With a third part, (id, messages, token), the token comes back with a CANCEL event when the client did
+not get them all: it was gone, or went before they were written to its connection.
+"""
 
 @final
 class Request(Mapping[str, str]):

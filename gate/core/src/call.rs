@@ -47,10 +47,10 @@ pub(crate) fn accept(
 ) {
     let (head, stream) = request.into_parts();
     if head.method != Method::POST {
-        return refuse_http(respond, StatusCode::METHOD_NOT_ALLOWED);
+        return refuse_http(respond, connection, StatusCode::METHOD_NOT_ALLOWED);
     }
     if !metadata::is_grpc(&head.headers) {
-        return refuse_http(respond, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+        return refuse_http(respond, connection, StatusCode::UNSUPPORTED_MEDIA_TYPE);
     }
     let statistics = &reactor.shared.statistics;
     let Some((method, kind)) = reactor.shared.method(head.uri.path()) else {

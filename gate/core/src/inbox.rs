@@ -8,6 +8,7 @@
 //! Neither side waits for the other: the lock is held to append one event or to take them all out.
 
 use crate::metadata::Metadata;
+use crate::reply::Keep;
 use crate::statistics::Statistics;
 use crate::wake::WakeUp;
 use bytes::Bytes;
@@ -85,13 +86,15 @@ pub struct Event {
     pub message: Bytes,
     /// With `Call` and `Open`.
     pub request: Option<Request>,
+    /// With `Cancel`: what a reply carried that could not be written.
+    pub keep: Option<Keep>,
     pub(crate) state: Option<Arc<CallState>>,
     pub(crate) charge: Option<Charge>,
 }
 
 impl Event {
     pub(crate) fn new(kind: EventKind, id: u64, detail: u16) -> Self {
-        Self { kind, id, detail, message: Bytes::new(), request: None, state: None, charge: None }
+        Self { kind, id, detail, message: Bytes::new(), request: None, keep: None, state: None, charge: None }
     }
 
     /// Whether Python should see it, now that it is taken.

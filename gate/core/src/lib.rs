@@ -32,6 +32,6 @@ mod wake;
 pub use config::{Config, Kind, Limits, TlsMode};
 pub use gate::{Gate, StartError};
 pub use inbox::{CallState, CancelReason, ConnectionFacts, Event, EventKind, Inbox, Request};
-pub use reply::{Outgoing, Reply};
+pub use reply::{Keep, Outgoing, Reply};
 pub use statistics::Statistics;
 pub use tls::{ClientCertificate, TlsSource};

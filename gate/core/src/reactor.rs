@@ -5,9 +5,10 @@ use crate::config::{Kind, millis};
 use crate::connection::Connection;
 use crate::gate::Shared;
 use crate::inbox::{CallState, CancelReason, Event, EventKind, Request, Resets};
-use crate::reply::{Heads, Outgoing, Reply, Responder, Tracked, code, put};
+use crate::reply::{Delivery, Heads, Outgoing, Reply, Responder, Tracked, code, put};
 use crate::statistics::{down, up};
 use crate::stream::{self, Outbound};
+use bytes::Bytes;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -218,23 +219,34 @@ impl Reactor {
 
     /// Pass on one reply. What comes for a call that is over is dropped.
     pub(crate) fn answer(self: &Rc<Self>, outgoing: Outgoing) {
-        if matches!(outgoing.reply, Reply::Message(_)) {
-            return self.answer_on(outgoing);
-        }
-        let Some(slot) = self.remove(outgoing.id) else { return };
-        // Python has answered: nothing more is told about this call.
+        let Outgoing { id, reply, keep } = outgoing;
+        let bytes = match reply {
+            Reply::Message(bytes) => return self.answer_on(id, bytes),
+            Reply::Last(ref bytes) => bytes.len(),
+            Reply::Status(..) => 0,
+        };
+        // Dropped on every way on which the bytes are not written.
+        let delivery = keep.map(|keep| Delivery::new(&self.shared, id, keep, bytes));
+        let Some(slot) = self.remove(id) else { return };
+        // Python has answered: nothing more is told about this call, but that it was not delivered.
         slot.state.end();
         match slot.answer {
-            Answer::Waiting(respond) => self.answer_once(respond, &slot.connection, outgoing.reply),
+            Answer::Waiting(respond) => self.answer_once(respond, &slot.connection, reply, delivery),
             Answer::Streaming(writer) => {
                 // Without a writer the stream is gone.
-                let _ = writer.send(stream::outbound(outgoing.reply, &slot.connection));
+                let _ = writer.send(stream::outbound(reply, &slot.connection, delivery));
             }
         }
     }
 
     /// The whole answer to a call that has said nothing yet.
-    fn answer_once(self: &Rc<Self>, mut respond: Responder, connection: &Rc<Connection>, reply: Reply) {
+    fn answer_once(
+        self: &Rc<Self>,
+        mut respond: Responder,
+        connection: &Rc<Connection>,
+        reply: Reply,
+        delivery: Option<Rc<Delivery>>,
+    ) {
         let bytes = match reply {
             Reply::Status(status, text) => return self.heads.refuse(respond, status, &text),
             Reply::Last(bytes) | Reply::Message(bytes) if bytes.is_empty() => {
@@ -250,7 +262,7 @@ impl Reactor {
         // Every error from here on means that the stream is gone.
         let Ok(mut stream) = respond.send_response(self.heads.response(), false) else { return };
         let direct = connection.unwritten().saturating_add(bytes.len()) <= DIRECT_BYTES;
-        let bytes = Tracked::new(bytes, connection);
+        let bytes = Tracked::new(bytes, connection, delivery);
         if direct {
             if stream.send_data(bytes, false).is_ok() {
                 let _ = stream.send_trailers(self.heads.ok());
@@ -266,16 +278,17 @@ impl Reactor {
     }
 
     /// One message of a stream that goes on; the first one gives the stream a writer.
-    fn answer_on(self: &Rc<Self>, outgoing: Outgoing) {
+    fn answer_on(self: &Rc<Self>, id: u64, bytes: Bytes) {
         let mut calls = self.calls.borrow_mut();
-        let Some(slot) = calls.get(outgoing.id) else { return };
+        let Some(slot) = calls.get(id) else { return };
         let connection = slot.connection.clone();
+        let message = Outbound::Message(Tracked::new(bytes, &connection, None));
         if let Answer::Streaming(writer) = &slot.answer {
-            let _ = writer.send(stream::outbound(outgoing.reply, &connection));
+            let _ = writer.send(message);
             return;
         }
         let (to_writer, queue) = unbounded_channel();
-        let _ = to_writer.send(stream::outbound(outgoing.reply, &connection));
+        let _ = to_writer.send(message);
         let before = std::mem::replace(&mut slot.answer, Answer::Streaming(to_writer));
         let state = slot.state.clone();
         drop(calls);

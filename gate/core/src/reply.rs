@@ -1,14 +1,19 @@
 //! Answers on the wire: response heads, trailers, and bytes that know how long they wait.
 
 use crate::connection::Connection;
+use crate::gate::Shared;
+use crate::inbox::{CancelReason, Event, EventKind};
 use crate::metadata::percent_encoded;
 use bytes::{Buf, Bytes};
 use h2::SendStream;
 use h2::server::SendResponse;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use std::any::Any;
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io::IoSlice;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// gRPC status codes the gate gives by itself.
 pub(crate) mod code {
@@ -30,13 +35,41 @@ pub enum Reply {
     Status(u8, String),
 }
 
+/// Something of Python's that a reply carries, and that comes back if it could not be written.
+pub type Keep = Box<dyn Any + Send>;
+
 /// A reply and the call it is for.
-#[derive(Debug)]
 pub struct Outgoing {
     /// The call.
     pub id: u64,
     /// What is said.
     pub reply: Reply,
+    /// What comes back in a `Cancel` event if the client does not get it.
+    pub keep: Option<Keep>,
+}
+
+/// A reply somebody wants to know the end of. Dropped with bytes left unwritten, it says so.
+pub(crate) struct Delivery {
+    id: u64,
+    keep: Option<Keep>,
+    unwritten: Cell<usize>,
+    shared: Arc<Shared>,
+}
+
+impl Delivery {
+    pub(crate) fn new(shared: &Arc<Shared>, id: u64, keep: Keep, bytes: usize) -> Rc<Self> {
+        Rc::new(Self { id, keep: Some(keep), unwritten: Cell::new(bytes), shared: shared.clone() })
+    }
+}
+
+impl Drop for Delivery {
+    fn drop(&mut self) {
+        if self.unwritten.get() > 0 {
+            let mut event = Event::new(EventKind::Cancel, self.id, CancelReason::Client as u16);
+            event.keep = self.keep.take();
+            self.shared.inbox.push(event);
+        }
+    }
 }
 
 /// Bytes on their way to a peer, counted on its connection until HTTP/2 lets go of them: written, or their
@@ -44,16 +77,21 @@ pub struct Outgoing {
 pub(crate) struct Tracked {
     bytes: Bytes,
     connection: Rc<Connection>,
+    delivery: Option<Rc<Delivery>>,
 }
 
 impl Tracked {
-    pub(crate) fn new(bytes: Bytes, connection: &Rc<Connection>) -> Self {
+    pub(crate) fn new(bytes: Bytes, connection: &Rc<Connection>, delivery: Option<Rc<Delivery>>) -> Self {
         connection.hold(bytes.len());
-        Self { bytes, connection: connection.clone() }
+        Self { bytes, connection: connection.clone(), delivery }
     }
 
     pub(crate) fn split_to(&mut self, length: usize) -> Self {
-        Self { bytes: self.bytes.split_to(length.min(self.bytes.len())), connection: self.connection.clone() }
+        Self {
+            bytes: self.bytes.split_to(length.min(self.bytes.len())),
+            connection: self.connection.clone(),
+            delivery: self.delivery.clone(),
+        }
     }
 }
 
@@ -78,6 +116,9 @@ impl Buf for Tracked {
 
     fn advance(&mut self, count: usize) {
         self.connection.release(count);
+        if let Some(delivery) = &self.delivery {
+            delivery.unwritten.set(delivery.unwritten.get().saturating_sub(count));
+        }
         self.bytes.advance(count);
     }
 }
@@ -143,10 +184,15 @@ fn write_status(headers: &mut HeaderMap, status: u8, text: &str) {
 }
 
 /// Answer a request that is not gRPC.
-pub(crate) fn refuse_http(mut respond: Responder, status: StatusCode) {
+pub(crate) fn refuse_http(mut respond: Responder, connection: &Rc<Connection>, status: StatusCode) {
     let mut response = Response::new(());
     *response.status_mut() = status;
-    let _ = respond.send_response(response, true);
+    response.headers_mut().insert("content-type", HeaderValue::from_static("text/plain"));
+    // An error means that the stream is gone: nobody is left to be told.
+    if let Ok(mut stream) = respond.send_response(response, false) {
+        let text = Bytes::from_static(b"This port speaks gRPC: POST with content-type application/grpc\n");
+        let _ = stream.send_data(Tracked::new(text, connection, None), true);
+    }
 }
 
 /// The stream is gone.

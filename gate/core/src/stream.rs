@@ -10,7 +10,7 @@ use crate::config::Limits;
 use crate::connection::Connection;
 use crate::inbox::{CallState, CancelReason, Event, EventKind};
 use crate::reactor::Reactor;
-use crate::reply::{Gone, Heads, Reply, Tracked, code, put};
+use crate::reply::{Delivery, Gone, Heads, Reply, Tracked, code, put};
 use h2::SendStream;
 use std::future::{pending, poll_fn};
 use std::rc::Rc;
@@ -132,11 +132,15 @@ pub(crate) async fn write(
 }
 
 /// What a reply means to the writer of a stream.
-pub(crate) fn outbound(reply: Reply, connection: &Rc<Connection>) -> Outbound {
+pub(crate) fn outbound(
+    reply: Reply,
+    connection: &Rc<Connection>,
+    delivery: Option<Rc<Delivery>>,
+) -> Outbound {
     match reply {
-        Reply::Message(bytes) => Outbound::Message(Tracked::new(bytes, connection)),
+        Reply::Message(bytes) => Outbound::Message(Tracked::new(bytes, connection, delivery)),
         Reply::Last(bytes) if bytes.is_empty() => Outbound::Status(code::OK, String::new()),
-        Reply::Last(bytes) => Outbound::Last(Tracked::new(bytes, connection)),
+        Reply::Last(bytes) => Outbound::Last(Tracked::new(bytes, connection, delivery)),
         Reply::Status(status, text) => Outbound::Status(status, text),
     }
 }

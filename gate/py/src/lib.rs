@@ -6,7 +6,8 @@
 mod request;
 
 use gate_core::{
-    ClientCertificate, Config, Gate, Kind, Limits, Outgoing, Reply, StartError, TlsMode, TlsSource, frame,
+    ClientCertificate, Config, Gate, Keep, Kind, Limits, Outgoing, Reply, StartError, TlsMode, TlsSource,
+    frame,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -80,8 +81,11 @@ impl Server {
         let mut items = Vec::with_capacity(events.len());
         for event in events {
             let message = PyBytes::new(py, &event.message);
-            let request = event.request.map(|request| Py::new(py, Request::new(request))).transpose()?;
-            items.push((event.kind as u8, event.id, event.detail, message, request).into_pyobject(py)?);
+            let with = match event.request {
+                Some(request) => Some(Py::new(py, Request::new(request))?.into_any()),
+                None => event.keep.and_then(token),
+            };
+            items.push((event.kind as u8, event.id, event.detail, message, with).into_pyobject(py)?);
         }
         PyList::new(py, items)
     }
@@ -108,7 +112,7 @@ impl Server {
             return Ok(false);
         }
         state.unsent.fetch_add(frame.len(), Relaxed);
-        self.gate.reply(vec![Outgoing { id: state.id, reply: Reply::Message(frame) }]);
+        self.gate.reply(vec![Outgoing { id: state.id, reply: Reply::Message(frame), keep: None }]);
         Ok(true)
     }
 
@@ -144,6 +148,11 @@ impl Server {
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.gate.close());
     }
+}
+
+/// What a reply carried for us.
+fn token(keep: Keep) -> Option<Py<PyAny>> {
+    keep.downcast().ok().map(|token| *token)
 }
 
 fn method((path, kind): (String, u8)) -> PyResult<(String, Kind)> {
@@ -183,10 +192,11 @@ fn tls_source(certificate: Vec<u8>, key: Vec<u8>, client_ca: Vec<u8>, asked: &st
     Ok(TlsSource { certificate, key, client_ca, client_certificate })
 }
 
-/// `(id, message)`, `(id, [message, …])` or `(id, status, text)`.
+/// `(id, message)`, `(id, [message, …])`, `(id, [message, …], token)` or `(id, status, text)`.
 fn outgoing_of(item: &Bound<'_, PyTuple>) -> PyResult<Outgoing> {
     let id = item.get_item(0)?.extract()?;
     let said = item.get_item(1)?;
+    let mut keep: Option<Keep> = None;
     let reply = if let Ok(message) = said.cast::<PyBytes>() {
         Reply::Last(framed(std::slice::from_ref(message))?)
     } else if let Ok(messages) = said.cast::<PyList>() {
@@ -194,13 +204,18 @@ fn outgoing_of(item: &Bound<'_, PyTuple>) -> PyResult<Outgoing> {
             .iter()
             .map(|message| Ok(message.cast_into::<PyBytes>()?))
             .collect::<PyResult<Vec<_>>>()?;
+        if item.len() == 3 {
+            keep = Some(Box::new(item.get_item(2)?.unbind()));
+        }
         Reply::Last(framed(&messages)?)
     } else if item.len() == 3 {
         Reply::Status(said.extract()?, item.get_item(2)?.cast::<PyString>()?.to_str()?.to_owned())
     } else {
-        return Err(PyTypeError::new_err("a reply is (id, bytes), (id, [bytes, …]) or (id, status, text)"));
+        return Err(PyTypeError::new_err(
+            "a reply is (id, bytes), (id, [bytes, …]), (id, [bytes, …], token) or (id, status, text)",
+        ));
     };
-    Ok(Outgoing { id, reply })
+    Ok(Outgoing { id, reply, keep })
 }
 
 fn framed(messages: &[Bound<'_, PyBytes>]) -> PyResult<bytes::Bytes> {

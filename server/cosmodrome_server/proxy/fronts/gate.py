@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import cosmodrome_gate as gate
 
@@ -29,7 +29,12 @@ _CLOSING_S = 2.0
 _KINDS = {Kind.UNARY: gate.UNARY, Kind.SERVER_STREAM: gate.SERVER_STREAM, Kind.BIDI: gate.BIDI}
 _INTERNAL = "internal error; the server's log says more"
 
-_Reply: TypeAlias = tuple[int, bytes] | tuple[int, list[bytes]] | tuple[int, int, str]
+_Reply: TypeAlias = (
+    tuple[int, bytes]
+    | tuple[int, list[bytes]]
+    | tuple[int, list[bytes], object]
+    | tuple[int, int, str]
+)
 
 
 class GateFront:
@@ -107,32 +112,37 @@ class GateFront:
         assert self._server is not None
         self._is_in_turn = True
         handlers = self._handlers
-        for kind, number, detail, message, request in self._server.take(_TURN_EVENTS):
+        for kind, number, detail, message, with_it in self._server.take(_TURN_EVENTS):
             if kind == gate.CALL:
-                assert request is not None
-                call = _GateCall(self, number, message, request)
+                call = _GateCall(self, number, message, with_it)
                 try:
                     handlers[detail](call)
                 except Exception:
                     _log.exception("a handler failed path=%s", self._routes[detail].path)
                     call.finish(GrpcStatus.INTERNAL, _INTERNAL)
             else:
-                self._stream_event(kind, number, detail, message, request)
+                self._stream_event(kind, number, detail, message, with_it)
         self._is_in_turn = False
         if self._replies:
             self._flush()
 
     def _stream_event(
-        self, kind: int, number: int, detail: int, message: bytes, request: gate.Request | None
+        self,
+        kind: int,
+        number: int,
+        detail: int,
+        message: bytes,
+        with_it: Any,  # noqa: ANN401 - as the gate gives it
     ) -> None:
         if kind == gate.OPEN:
-            assert request is not None
-            call = self._listening[number] = _GateCall(self, number, b"", request)
+            call = self._listening[number] = _GateCall(self, number, b"", with_it)
             _guarded(call, lambda: self._handlers[detail](call))
         elif kind == gate.DRAINED:
             self._drained.set()
         elif kind == gate.CANCEL:
-            if (ended := self._listening.pop(number, None)) is not None:
+            # A call that was answered is the token of its reply: that was not delivered.
+            ended = with_it or self._listening.pop(number, None)
+            if ended is not None:
                 ended.gone()
         elif (stream := self._listening.get(number)) is not None:
             _guarded(stream, lambda: stream.arrived(message if kind == gate.MESSAGE else None))
@@ -277,7 +287,10 @@ class _GateCall:
 
     def reply_stream(self, messages: Sequence[bytes]) -> None:
         """End with these messages."""
-        self._answer((self.number, list(messages)))
+        if self._on_cancel is None:
+            self._answer((self.number, list(messages)))
+        else:
+            self._answer((self.number, list(messages), self))
 
     def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
         """End without a message."""
@@ -293,7 +306,7 @@ class _GateCall:
         return not self.is_answered and self._front.send(self.headers, message)
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
-        """The last callback given is called when the client goes away unanswered."""
+        """The last callback given is called when the client goes away without its answer."""
         self._on_cancel = callback
         if not self.is_answered:
             self._front.listen_for_end(self)
