@@ -51,6 +51,7 @@ class MemoryLog:
         self._on_failed: Callable[[Exception], None] = lambda _: None
         self._failure: Exception | None = None
         self._is_replaying = False
+        self._waiting_checkpoint: Callable[[], None] = lambda: None
 
     # Start
 
@@ -135,6 +136,8 @@ class MemoryLog:
         def become_durable() -> None:
             self._frames.append(frame)
             self._durable_lsn += 1
+            self._waiting_checkpoint()
+            self._waiting_checkpoint = lambda: None
             on_durable()
 
         if self.holding:
@@ -165,15 +168,29 @@ class MemoryLog:
         self._on_failed = callback
 
     def checkpoint(self, rows: Iterable[tuple[bytes, bytes | None]], lsn: int) -> None:
-        """See `Log`; here only for frames that are durable."""
-        assert lsn == self._durable_lsn, "this fake saves durable state only"
+        """See `Log`."""
+        assert not self.has_staged, "a checkpoint reflects whole frames"
+        assert lsn == self._open_lsn - 1, "the state reflects the frame given last"
+        saved = list(rows)
+        entries = {queue: list(held) for queue, held in self._queues.items()}
+        if lsn > self._durable_lsn:
+            self._waiting_checkpoint = lambda: self._save(saved, entries, lsn)
+        else:
+            self._save(saved, entries, lsn)
+
+    def _save(
+        self,
+        rows: list[tuple[bytes, bytes | None]],
+        entries: dict[tuple[int, int], list[tuple[int, int, int]]],
+        lsn: int,
+    ) -> None:
         for key, value in rows:
             if value is None:
                 self.rows_saved.pop(key, None)
             else:
                 self.rows_saved[key] = value
         self._checkpoint_lsn = lsn
-        self._entries_saved = {queue: list(entries) for queue, entries in self._queues.items()}
+        self._entries_saved = entries
 
     def set_snapshot(self, snapshot: Callable[[], Iterable[Row]]) -> None:
         """See `Log`; a memory log has one segment."""

@@ -1,23 +1,20 @@
 """When the changed rows of the state are written, so that a start replays little.
 
-    frame n sealed ─▶ due? ─▶ rows as of frame n ─▶ frame n durable ─▶ the log writes them
+    frame n sealed ─▶ due? ─▶ rows as of frame n ─▶ the log writes them once n is durable
 
 The rows are taken when a frame was just given to the writer: then the state is exactly
-what the log says up to that frame. They are handed over once it is durable, never before:
+what the log says up to that frame. The log never writes them before the frame is on disk:
 a checkpoint must not know what a crash can take back.
 """
 
-from collections.abc import Callable
-
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.clock import Clock
-from cosmodrome_server.core.machine import DirtyRow
 from cosmodrome_server.core.shard import Shard
 from cosmodrome_server.model.log import Log
 
 
 class Checkpoints:
-    """Decides when, and carries the rows over until they may be written."""
+    """Decides when, and hands the rows to the log."""
 
     def __init__(self, log: Log, shard: Shard, clock: Clock, settings: BrokerSettings) -> None:
         self._log = log
@@ -27,28 +24,19 @@ class Checkpoints:
         self._last_ms = clock.monotonic_ms()
         self.written = 0
 
-    def frame_sealed(self) -> Callable[[], None] | None:
-        """A frame was given to the writer; return what to do when it is durable, if anything."""
-        if not self._is_due():
-            return None
-        rows, lsn = self._take()
-        return lambda: self._write(rows, lsn)
-
-    def write_now(self) -> None:
-        """Write one while nothing is staged or being written, before a clean stop."""
-        assert not self._log.has_staged, "a checkpoint holds durable state only"
-        self._write(*self._take())
+    def frame_sealed(self) -> None:
+        """A frame was given to the writer and nothing was staged since."""
+        if self._is_due():
+            self.write()
 
     def _is_due(self) -> bool:
         if self._shard.bytes_applied >= self._settings.checkpoint_bytes:
             return True
         return self._clock.monotonic_ms() - self._last_ms >= self._settings.checkpoint_ms
 
-    def _take(self) -> tuple[list[DirtyRow], int]:
+    def write(self) -> None:
+        """Write one; nothing may be staged."""
         self._last_ms = self._clock.monotonic_ms()
         self._shard.bytes_applied = 0
-        return list(self._shard.dirty_rows()), self._log.open_lsn - 1
-
-    def _write(self, rows: list[DirtyRow], lsn: int) -> None:
         self.written += 1
-        self._log.checkpoint(rows, lsn)
+        self._log.checkpoint(list(self._shard.dirty_rows()), self._log.open_lsn - 1)

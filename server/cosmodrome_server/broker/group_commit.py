@@ -24,13 +24,12 @@ Replies = dict[ReplySink, list[tuple[object, bytes]]]
 class _Frame:
     """What depends on one frame; called by the writer thread when it is durable."""
 
-    __slots__ = ("_commit", "_replies", "ends", "then")
+    __slots__ = ("_commit", "_replies", "ends")
 
     def __init__(self, commit: "GroupCommit", replies: Replies, ends: Ends) -> None:
         self._commit = commit
         self._replies = replies
         self.ends = ends
-        self.then: Callable[[], None] | None = None
 
     def on_durable(self) -> None:
         """On the writer thread."""
@@ -47,8 +46,7 @@ class GroupCommit:
         shard: Whose messages become visible.
         on_turn: Called on the loop after a frame became visible and at the end of every
             turn in which something was staged.
-        on_sealed: Called when a frame was given to the writer; returns what to do once it
-            is durable, if anything.
+        on_sealed: Called when a frame was given to the writer, before anything is staged.
     """
 
     def __init__(
@@ -56,7 +54,7 @@ class GroupCommit:
         log: Log,
         shard: Shard,
         on_turn: Callable[[], None],
-        on_sealed: Callable[[], Callable[[], None] | None],
+        on_sealed: Callable[[], None],
     ) -> None:
         self._log = log
         self._shard = shard
@@ -122,7 +120,7 @@ class GroupCommit:
             self._wants_writer = False
             self._in_flight += 1
             self._replies = {}
-            frame.then = self._on_sealed()
+            self._on_sealed()
         else:
             self._shard.put_back_ends(frame.ends)
 
@@ -134,8 +132,6 @@ class GroupCommit:
         self._in_flight -= 1
         self.frames += 1
         self._shard.make_visible(frame.ends)
-        if frame.then is not None:
-            frame.then()
         self._on_turn()
         self._commit()
         self._release()

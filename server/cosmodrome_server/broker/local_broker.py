@@ -76,5 +76,5 @@ class LocalBroker(OperationVerbs):
         await self.drain()
         self._stop_timer()
         if not self._is_failed:
-            self._checkpoints.write_now()
+            self._checkpoints.write()
         await asyncio.to_thread(self._log.close)
