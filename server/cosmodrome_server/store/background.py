@@ -1,0 +1,134 @@
+"""What a log does beside writing: seal, checkpoint, make room, scrub. One thread, in order.
+
+The order is what makes it safe: a checkpoint that ends in segment 7 is saved after the index
+of segment 6, because both are jobs of this thread and the seal was given first. A failure of
+a derived file is no failure of the log: what could not be written is kept and tried again
+with a new file.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cosmodrome_server.store.checkpoint import CheckpointStore, Mark
+from cosmodrome_server.store.consume_queue import ConsumeQueues, NewEntries, SealedEntries
+from cosmodrome_server.store.files import Files
+from cosmodrome_server.store.group_commit import FrameWriter
+from cosmodrome_server.store.space import Space
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Changes:
+    """What a checkpoint adds to the one before.
+
+    Attributes:
+        mark: Up to where it holds; None until there is one.
+        rows: Of the core; None removes.
+        entries: Of the queues, in order.
+    """
+
+    mark: Mark | None = None
+    rows: dict[bytes, bytes | None] = field(default_factory=dict)
+    entries: list[NewEntries] = field(default_factory=list)
+
+    def add(self, later: "Changes") -> None:
+        """Add what changed after this."""
+        assert later.mark is not None
+        if self.mark is not None and self.mark.position >> 32 != later.mark.position >> 32:
+            # That segment is sealed now: its entries are in its index.
+            self.entries = [entry._replace(entries=b"") for entry in self.entries]
+        self.mark = later.mark
+        self.rows.update(later.rows)
+        self.entries += later.entries
+
+
+class Background:
+    """The jobs of the background thread; all methods run there.
+
+    Args:
+        queues: Whose sealed entries are written.
+        checkpoints: Where checkpoints go.
+        writer: For syncing what a checkpoint rests on.
+        space: Kept ready.
+        files: The disk.
+    """
+
+    def __init__(
+        self,
+        queues: ConsumeQueues,
+        checkpoints: CheckpointStore,
+        writer: FrameWriter,
+        space: Space,
+        files: Files,
+    ) -> None:
+        self._queues = queues
+        self._checkpoints = checkpoints
+        self._writer = writer
+        self._space = space
+        self._files = files
+        self._unsealed: list[SealedEntries] = []
+        self._changes = Changes()
+
+    def tick(self) -> None:
+        """Once a second: try again what failed."""
+        self._space.keep()
+        self._seal_all()
+
+    def seal(self, sealed: SealedEntries) -> None:
+        """Write the index of a segment."""
+        self._unsealed.append(sealed)
+        self._seal_all()
+
+    def _seal_all(self) -> bool:
+        while self._unsealed:
+            sealed = self._unsealed[0]
+            try:
+                self._queues.write_sealed(sealed)
+            except OSError as error:
+                number = sealed.segment.number
+                _log.warning("index_not_written segment=%d error=%s", number, error)
+                return False
+            self._unsealed.pop(0)
+        return True
+
+    def checkpoint(self, changes: Changes) -> None:
+        """Save a checkpoint; its frames are durable."""
+        self._changes.add(changes)
+        mark = self._changes.mark
+        if mark is None or not self._seal_all():
+            return
+        try:
+            # With interval and os the log may be behind: a checkpoint must never be ahead.
+            self._writer.sync()
+            durable_lsn = self._writer.synced_lsn
+            self._checkpoints.save(
+                mark._replace(durable_lsn=durable_lsn), self._changes.rows, self._changes.entries
+            )
+        except OSError as error:
+            _log.warning("checkpoint_not_saved lsn=%d error=%s", mark.lsn, error)
+            return
+        self._changes = Changes()
+
+    def remove(self, segments: list[Path], derived: list[Path]) -> None:
+        """Give back the files retention no longer needs, oldest first."""
+        for path in segments:
+            try:
+                self._space.recycle(path)
+            except OSError as error:
+                _log.warning("segment_not_removed file=%s error=%s", path.name, error)
+        for path in derived:
+            if path.name in self._files.names(path.parent):
+                self._files.remove(path)
+
+    def close(self) -> None:
+        """The last job: remember that everything is on the disk."""
+        try:
+            if self._writer.failure is None:
+                self._writer.sync()
+                self._checkpoints.note_durable(self._writer.synced_lsn)
+        except OSError as error:
+            _log.warning("clean_stop_not_noted error=%s", error)
+        self._checkpoints.close()
+        self._space.close()

@@ -1,0 +1,480 @@
+"""The durable log of one shard: `model.log.Log` on a local directory.
+
+    data/LOCK                     one process at a time
+    data/shard-0000/
+      0000000042-….seg            frames of records (store.segment, store.frame, store.record)
+      0000000042.idx              its consume queues, once it takes no more frames
+      state.db                    checkpoint: derived, may be deleted
+      spare, reserve              disk space taken in advance (store.space)
+      timer/                      delayed messages by the hour (store.timer_bucket)
+
+    stage ─▶ open frame ─commit─▶ FrameWriter (its thread) ─▶ durable
+                 │ full segment: the next one begins with a snapshot of the state
+                 └▶ seal, checkpoint, space, retention: Background (its thread)
+
+Life: `rows`, `replay` to its end, `set_snapshot`, then everything else. All calls on the
+loop's thread. A staged record must not be changed by its caller: it is read from memory for
+as long as it is recent.
+"""
+
+import dataclasses
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from cosmodrome_server.clock import Clock
+from cosmodrome_server.errors import (
+    CorruptFrame,
+    OverloadedError,
+    StoreFailed,
+    StoreFull,
+)
+from cosmodrome_server.model.log import MessageRecord, MessageState, RecordKind, Replayed
+from cosmodrome_server.store import sealed_index, segment
+from cosmodrome_server.store.background import Background, Changes
+from cosmodrome_server.store.checkpoint import FILE_NAME, Mark, SqliteCheckpoints
+from cosmodrome_server.store.consume_queue import ConsumeQueues, NewEntries, SealedEntries
+from cosmodrome_server.store.files import OsFiles
+from cosmodrome_server.store.frame import HEADER_BYTES as FRAME_HEADER_BYTES
+from cosmodrome_server.store.group_commit import Frame, FrameWriter
+from cosmodrome_server.store.message_reader import MessageReader
+from cosmodrome_server.store.platform import LogOptions, Platform
+from cosmodrome_server.store.recent import RecentMessages
+from cosmodrome_server.store.record import (
+    MESSAGE_HEAD_BYTES,
+    STATE_HEAD_BYTES,
+    decode_records,
+    encode_message,
+    encode_queue_ends,
+    encode_row,
+    encode_state,
+)
+from cosmodrome_server.store.recovery import (
+    Damage,
+    Replay,
+    entries_of,
+    find_beginning,
+    mend_tail,
+)
+from cosmodrome_server.store.segment import OFFSET_BITS, OFFSET_MASK, Segment, SegmentHeader
+from cosmodrome_server.store.space import Space, Spare
+from cosmodrome_server.store.worker import ThreadWorker
+
+_log = logging.getLogger(__name__)
+
+Row = tuple[bytes, bytes]
+
+LOCK_NAME = "LOCK"
+SHARD_NAME = "shard-0000"
+# A frame rarely needs more: a segment ends when less than this is left of it.
+_LAST_BYTES = 256 * 1024
+_TICK_S = 1.0
+
+
+def open_log(data: Path, options: LogOptions, clock: Clock) -> "CommitLog":
+    """Open the log in a data directory, made if it is not there.
+
+    Raises:
+        StoreLocked: Another process owns it.
+        StoreError: A newer version wrote it.
+        OSError: It cannot be read or made.
+    """
+    files = OsFiles()
+    directory = data / SHARD_NAME
+    files.make_directory(directory)
+    unlock = files.lock(data / LOCK_NAME)
+    try:
+        platform = Platform(
+            files,
+            clock,
+            SqliteCheckpoints(directory / FILE_NAME),
+            ThreadWorker("log-writer"),
+            ThreadWorker("log-background"),
+            os.urandom,
+        )
+        return CommitLog(directory, options, platform, unlock)
+    except BaseException:
+        unlock()
+        raise
+
+
+class CommitLog:
+    """See the module, and `model.log.Log`.
+
+    Args:
+        directory: Of the shard; it exists.
+        options: See there.
+        platform: See there.
+        unlock: Called at the end of `close`.
+
+    Attributes:
+        damages: What recovery found wrong.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        options: LogOptions,
+        platform: Platform,
+        unlock: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._directory = directory
+        self._options = options
+        self._platform = platform
+        self._unlock = unlock
+        files = platform.files
+        self._queues = ConsumeQueues(files, directory, self._entries_of)
+        self._space = Space(files, directory, options.segment_bytes, options.reserve_bytes)
+        self._writer = FrameWriter(
+            platform.writer, files, directory, options.durability, platform.clock
+        )
+        self._background = Background(
+            self._queues, platform.checkpoints, self._writer, self._space, files
+        )
+        self._beginning = find_beginning(files, directory, platform.checkpoints)
+        self._reader = MessageReader(files, directory, self._beginning.segments)
+        self._recent = RecentMessages()
+        self._messages = self._recent.messages
+        self._snapshot: Callable[[], Iterable[Row]] | None = None
+        self._unsaved = Changes()
+        self._timestamp_ms = 0
+        self._is_closed = False
+        self.damages: list[Damage] = []
+        # The open frame.
+        self._segment: Segment
+        self._pending_spare: Path | None = None
+        self._roll_at = self._spare_at = 0
+        self._start = 0
+        self._position = 0
+        self._parts: list[bytes] = []
+        self._records = 0
+        self._snapshot_records = 0
+        self._frame_messages: list[int] = []
+        self._open_lsn = 0
+        self._message_limit = self._state_limit = -1
+        # The index is asked for every message: no call in between.
+        self.index = self._queues.index
+        self.drop_queues = self._queues.drop
+        self.min_offset = self._queues.min_offset
+        self.max_offset = self._queues.max_offset
+        self.tag_hashes = self._queues.tag_hashes
+        self.timestamp = self._queues.timestamp
+        self.offset_at = self._queues.offset_at
+
+    # Start
+
+    def rows(self) -> Iterable[Row]:
+        """See `Log.rows`."""
+        beginning = self._beginning
+        if beginning.segments:
+            self._queues.begin(beginning.segments[beginning.first].number << segment.OFFSET_BITS)
+        self._queues.load(beginning.indexes, beginning.ends, beginning.entries)
+        if not beginning.is_checkpoint:
+            # The first checkpoint of a log without one must hold everything.
+            self._unsaved.rows.update(beginning.rows)
+            self._unsaved.entries += [
+                NewEntries(key, end, end, b"") for key, end in beginning.ends.items()
+            ]
+        return beginning.rows
+
+    def replay(self) -> Iterator[Replayed]:
+        """See `Log.replay`."""
+        replay = Replay(self._platform.files, self._directory, self._beginning)
+        current: SegmentHeader | None = None
+        for header, found in replay.frames():
+            if found is None:
+                if current is not None:
+                    self._seal_in_replay(current)
+                current = header
+                self._queues.begin(header.number << segment.OFFSET_BITS)
+                continue
+            first = header.number << segment.OFFSET_BITS | found.start + FRAME_HEADER_BYTES
+            for record in decode_records(found.payload, first, found.header.timestamp_ms):
+                if record.kind not in _OF_THE_LOG:
+                    yield record
+        self.damages = replay.damages
+        ending = replay.ending
+        assert ending is not None, "replay ends with an ending"
+        self._queues.started()
+        self._writer.begin(ending.lsn)
+        self._open_lsn = ending.lsn + 1
+        self._timestamp_ms = ending.timestamp_ms
+        if current is None:
+            self._begin_segment(self._space.first(), [])
+        else:
+            mend_tail(self._platform.files, self._directory, current, ending)
+            file = self._reader.file(current.number)
+            self._set_segment(Segment(current, file, current.seed, file.size()))
+            self._begin_frame(ending.offset)
+        self._platform.background.every(_TICK_S, self._background.tick)
+
+    def _seal_in_replay(self, header: SegmentHeader) -> None:
+        sealed = self._queues.seal(header)
+        self._background.seal(sealed)
+
+    # Writing
+
+    def stage_message(self, record: MessageRecord) -> int:
+        """See `Log.stage_message`. The hot path of every send."""
+        head, content = encode_message(record)
+        length = len(head) + len(content)
+        if self._position + length > self._message_limit:
+            self._make_room(length, is_message=True)
+        position = self._position
+        self._position = position + length
+        self._parts += (head, content)
+        self._records += 1
+        self._messages[position] = record
+        self._frame_messages.append(position)
+        return position
+
+    def stage_messages(self, records: Sequence[MessageRecord]) -> list[int]:
+        """See `Log.stage_messages`."""
+        if len(records) > 1:
+            length = sum(
+                MESSAGE_HEAD_BYTES + len(record.system) + len(record.user) + len(record.body)
+                for record in records
+            )
+            # Refused here, or every one of them fits.
+            if self._position + length > self._message_limit:
+                self._make_room(length, is_message=True)
+        return [self.stage_message(record) for record in records]
+
+    def stage(self, kind: RecordKind, payload: bytes) -> int:
+        """See `Log.stage`.
+
+        Raises:
+            StoreFull: The disk is full and the reserve used up.
+            StoreFailed: A write failed earlier; nothing is taken any more.
+        """
+        length = STATE_HEAD_BYTES + len(payload)
+        if self._position + length > self._state_limit:
+            self._make_room(length, is_message=False)
+        position = self._position
+        self._position = position + length
+        self._parts += (encode_state(kind, payload), payload)
+        self._records += 1
+        return position
+
+    @property
+    def open_lsn(self) -> int:
+        """See `Log`."""
+        return self._open_lsn
+
+    @property
+    def durable_lsn(self) -> int:
+        """See `Log`."""
+        return self._writer.durable_lsn
+
+    @property
+    def has_staged(self) -> bool:
+        """See `Log`."""
+        return self._records > self._snapshot_records
+
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes that wait for the disk."""
+        return (self._position & OFFSET_MASK) - self._start + self._writer.bytes_writing
+
+    @property
+    def is_full(self) -> bool:
+        """Whether messages are refused for want of space."""
+        return self._space.is_full
+
+    def commit(self, on_durable: Callable[[], None]) -> bool:
+        """See `Log.commit`."""
+        if not self._writer.is_free:
+            return False
+        self._timestamp_ms = max(self._timestamp_ms, self._platform.clock.now_ms())
+        end = self._position & OFFSET_MASK
+        frame = Frame(
+            self._segment,
+            self._start,
+            self._parts,
+            end - self._start - FRAME_HEADER_BYTES,
+            self._records,
+            self._open_lsn,
+            self._timestamp_ms,
+            self._pending_spare,
+            on_durable,
+        )
+        self._recent.end_frame(self._frame_messages, frame.length)
+        self._pending_spare = None
+        self._open_lsn += 1
+        self._begin_frame(end, bytes_writing=frame.length)
+        self._writer.write(frame)
+        if self._start >= self._spare_at:
+            self._spare_at = 1 << OFFSET_BITS
+            self._platform.background.submit(self._space.prepare)
+        if self._start >= self._roll_at and not self.has_staged:
+            self._roll()
+        return True
+
+    def set_on_idle(self, callback: Callable[[], None]) -> None:
+        """See `Log`."""
+        self._writer.set_on_idle(callback)
+
+    def set_on_failed(self, callback: Callable[[Exception], None]) -> None:
+        """See `Log`."""
+
+        def failed(error: Exception) -> None:
+            self._message_limit = self._state_limit = -1
+            callback(error)
+
+        self._writer.set_on_failed(failed)
+
+    def set_snapshot(self, snapshot: Callable[[], Iterable[Row]]) -> None:
+        """See `Log`."""
+        self._snapshot = snapshot
+
+    def checkpoint(self, rows: Iterable[tuple[bytes, bytes | None]], lsn: int) -> None:
+        """See `Log.checkpoint`."""
+        assert not self.has_staged, "a checkpoint reflects whole frames"
+        assert lsn == self._open_lsn - 1, f"the state reflects frame {self._open_lsn - 1}"
+        self._unsaved.rows.update(rows)
+        if self._pending_spare is not None:
+            return  # A new segment is not on the disk yet: with the next one.
+        mark = Mark(lsn, self._segment.base + self._start, 0, self._segment.header.salt)
+        self._unsaved.entries += self._queues.take_new()
+        changes = dataclasses.replace(self._unsaved, mark=mark)
+        self._unsaved = Changes()
+        submit = self._platform.background.submit
+        self._writer.when_durable(lsn, lambda: submit(lambda: self._background.checkpoint(changes)))
+
+    def close(self) -> None:
+        """See `Log.close`."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._writer.drain()
+        if self.has_staged and self._writer.is_free:
+            self.commit(lambda: None)
+            self._writer.drain()
+        self._platform.writer.close()
+        self._platform.background.submit(self._background.close)
+        self._platform.background.close()
+        self._reader.close()
+        self._unlock()
+
+    # Reading
+
+    def read(self, topic_id: int, queue_id: int, queue_offset: int) -> MessageRecord:
+        """See `Log.read`. Messages of the last few MiB come from memory."""
+        position, tag_hash, timestamp_ms = self._queues.entry(topic_id, queue_id, queue_offset)
+        record = self._messages.get(position)
+        if record is None:
+            record = self._reader.read(position)
+        if record.state is MessageState.VISIBLE:
+            if record.queue_offset != queue_offset or record.topic_id != topic_id:
+                raise CorruptFrame(f"another message lies at log position {position}")
+            return record
+        return dataclasses.replace(
+            record,
+            topic_id=topic_id,
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+            tag_hash=tag_hash,
+            store_timestamp_ms=timestamp_ms,
+        )
+
+    def read_position(self, position: int) -> MessageRecord:
+        """See `Log.read_position`."""
+        record = self._messages.get(position)
+        return self._reader.read(position) if record is None else record
+
+    def position(self, topic_id: int, queue_id: int, queue_offset: int) -> int:
+        """See `Log.position`."""
+        return self._queues.entry(topic_id, queue_id, queue_offset)[0]
+
+    def _entries_of(self, header: SegmentHeader) -> dict[int, sealed_index.Run]:
+        return entries_of(self._platform.files, self._directory, header)
+
+    # Segments
+
+    def _begin_frame(self, start: int, bytes_writing: int = 0) -> None:
+        """The open frame begins at byte `start` of the segment, empty."""
+        self._start = start
+        self._position = self._segment.base + start + FRAME_HEADER_BYTES
+        self._parts = []
+        self._records = self._snapshot_records = 0
+        self._frame_messages = []
+        self._set_limits(bytes_writing)
+
+    def _set_limits(self, bytes_writing: int) -> None:
+        """Positions up to which records are taken without a second look."""
+        base = self._segment.base
+        staged_max = self._start + max(0, self._options.staged_bytes_max - bytes_writing)
+        self._state_limit = base + self._segment.capacity
+        self._message_limit = base + min(self._segment.capacity, staged_max)
+        if self._writer.failure is not None:
+            self._message_limit = self._state_limit = -1
+
+    def _make_room(self, length: int, *, is_message: bool) -> None:
+        """A record does not fit below the limit: find out why, make room or refuse."""
+        if self._writer.failure is not None:
+            raise StoreFailed(f"an earlier write failed, the broker stops: {self._writer.failure}")
+        assert not self._is_closed, "the log is closed"
+        waiting = self.staged_bytes + length
+        if is_message and self.has_staged and waiting > self._options.staged_bytes_max:
+            raise OverloadedError(
+                f"{waiting} bytes wait for the disk, store.staged_mib allows "
+                f"{self._options.staged_bytes_max}"
+            )
+        end = (self._position & OFFSET_MASK) + length
+        if end > self._segment.capacity and (self.has_staged or not self._roll()):
+            is_refused = is_message and self._space.is_full
+            if is_refused or not self._space.extend(
+                self._segment, end, may_use_reserve=not is_message
+            ):
+                raise StoreFull("the disk is full: messages are refused until there is space")
+        self._set_limits(self._writer.bytes_writing)
+        # The bound of staged bytes was checked above, and one large message always fits it.
+        self._message_limit = max(self._message_limit, self._position + length)
+
+    def _set_segment(self, active: Segment) -> None:
+        self._segment = active
+        self._reader.add(active.header, active.file)
+        self._spare_at = active.capacity // 2
+        self._roll_at = max(
+            min(self._options.segment_bytes, active.capacity) - _LAST_BYTES, active.capacity // 2
+        )
+
+    def _roll(self) -> bool:
+        """Begin the next segment, if everything it needs is there; the open frame is empty."""
+        if self._snapshot is None or self._pending_spare is not None:
+            return False
+        spare = self._space.take_spare()
+        if spare is None:
+            return False
+        sealed: SealedEntries = self._queues.seal(self._segment.header)
+        self._begin_segment(spare, self._snapshot())
+        self._platform.background.submit(lambda: self._background.seal(sealed))
+        return True
+
+    def _begin_segment(self, spare: Spare, rows: Iterable[Row]) -> None:
+        """The open frame, still empty, becomes the first of a new segment."""
+        header = SegmentHeader(
+            number=self._reader.last_number + 1,
+            salt=int.from_bytes(self._platform.random_bytes(8), "little"),
+            first_lsn=self._open_lsn,
+            created_ms=self._platform.clock.now_ms(),
+        )
+        self._queues.begin(header.number << segment.OFFSET_BITS)
+        self._set_segment(Segment(header, spare.file, header.seed, spare.capacity))
+        self._pending_spare = spare.path
+        self._begin_frame(segment.HEADER_BYTES, self._writer.bytes_writing)
+        # A state larger than the file must not make every segment end where it begins.
+        self._message_limit = self._state_limit = 1 << 63
+        self.stage(RecordKind.QUEUE_ENDS, encode_queue_ends(self._queues.ends()))
+        for key, value in rows:
+            self.stage(RecordKind.SNAPSHOT_ROW, encode_row(key, value))
+        self.stage(RecordKind.SNAPSHOT_END, b"")
+        self._snapshot_records = self._records
+        snapshot_bytes = self._position & OFFSET_MASK
+        self._roll_at += snapshot_bytes
+        self._spare_at += snapshot_bytes
+        self._set_limits(self._writer.bytes_writing)
+
+
+_OF_THE_LOG = frozenset((RecordKind.SNAPSHOT_ROW, RecordKind.SNAPSHOT_END, RecordKind.QUEUE_ENDS))

@@ -1,0 +1,180 @@
+"""The content of frames: records, one after the other.
+
+    state record   0        4      5
+                   ┌────────┬──────┬─────────┐
+                   │ length │ kind │ payload │      u32, u8, bytes that `core` owns
+                   └────────┴──────┴─────────┘
+
+    message        0        4      5     9       10      14      18        22
+                   ┌────────┬──────┬─────┬───────┬───────┬───────┬─────────┬──────────────
+                   │ length │ kind │ crc │ state │ topic │ queue │ taghash │
+                   └────────┴──────┴─────┴───────┴───────┴───────┴─────────┴──────────────
+                     u32      u8=1   u32   u8      u32     u32     u32
+                   22       30         38    46       50     54
+                   ┌────────┬──────────┬─────┬────────┬──────┬────────┬──────┬──────┐
+                   │ offset │ store ms │ due │ system │ user │ system │ user │ body │
+                   └────────┴──────────┴─────┴────────┴──────┴────────┴──────┴──────┘
+                     u64      u64        u64   u32 len  u32 len  bytes, bytes, the rest
+
+    snapshot row   the payload of SNAPSHOT_ROW: key length u32, key, value
+    queue ends     the payload of QUEUE_ENDS: (topic id << 32 | queue id, next offset) u64 × 2, …
+
+Little-endian. `length` counts the whole record. `crc` is CRC-32C over byte 9 to the end, so
+that one message can be read and verified without its frame. Kinds and states are stable
+numbers (model.log).
+"""
+
+from collections.abc import Iterator, Mapping
+from struct import Struct
+
+from google_crc32c import value as crc32c
+
+from cosmodrome_server.errors import CorruptFrame
+from cosmodrome_server.model.log import MessageRecord, MessageState, RecordKind, Replayed
+
+STATE_HEAD_BYTES = 5
+MESSAGE_HEAD_BYTES = 54
+# What a message record costs beside its system, user and body bytes.
+_CRC_START = 9
+
+_STATE_HEAD = Struct("<IB")
+_MESSAGE_HEAD = Struct("<IBI")
+_MESSAGE_REST = Struct("<BIIIQQQII")
+_MESSAGE = Struct("<IBIBIIIQQQII")
+_U32 = Struct("<I")
+_END = Struct("<QQ")
+
+_MESSAGE_KIND = int(RecordKind.MESSAGE)
+_KINDS: dict[int, RecordKind] = {int(kind): kind for kind in RecordKind}
+_STATES = tuple(MessageState)
+
+
+def encode_state(kind: RecordKind, payload: bytes) -> bytes:
+    """The head of a state record; the payload follows it."""
+    return _STATE_HEAD.pack(STATE_HEAD_BYTES + len(payload), kind)
+
+
+def encode_message(record: MessageRecord) -> tuple[bytes, bytes]:
+    """A message record, in two parts. The hot path of every send."""
+    system, user, body = record.system, record.user, record.body
+    rest = _MESSAGE_REST.pack(
+        record.state,
+        record.topic_id,
+        record.queue_id,
+        record.tag_hash,
+        record.queue_offset,
+        record.store_timestamp_ms,
+        record.due_ms,
+        len(system),
+        len(user),
+    )
+    content = b"".join((rest, system, user, body))
+    return _MESSAGE_HEAD.pack(_CRC_START + len(content), _MESSAGE_KIND, crc32c(content)), content
+
+
+def length_of(data: bytes) -> int:
+    """The length of the record that begins with `data`, at least 4 bytes."""
+    length: int = _U32.unpack_from(data)[0]
+    return length
+
+
+def decode_message(data: bytes) -> MessageRecord:
+    """Read one whole message record and verify its checksum.
+
+    Raises:
+        CorruptFrame: It is no message record, or damaged.
+    """
+    if len(data) < MESSAGE_HEAD_BYTES or data[4] != _MESSAGE_KIND:
+        raise CorruptFrame("no message record here")
+    record = _message(data, 0, len(data))
+    if crc32c(data[_CRC_START:]) != _U32.unpack_from(data, 5)[0]:
+        raise CorruptFrame("checksum mismatch in a message record")
+    return record
+
+
+def _message(data: bytes, start: int, end: int) -> MessageRecord:
+    (_, _, _, state, topic_id, queue_id, tag_hash, queue_offset, store_ms, due_ms, n_system,
+     n_user) = _MESSAGE.unpack_from(data, start)  # fmt: skip
+    user_start = start + MESSAGE_HEAD_BYTES + n_system
+    body_start = user_start + n_user
+    if body_start > end or state >= len(_STATES):
+        raise CorruptFrame("a message record is out of its bounds")
+    return MessageRecord(
+        _STATES[state],
+        topic_id,
+        queue_id,
+        queue_offset,
+        tag_hash,
+        store_ms,
+        due_ms,
+        data[start + MESSAGE_HEAD_BYTES : user_start],
+        data[user_start:body_start],
+        data[body_start:end],
+    )
+
+
+def decode_records(payload: bytes, position: int, timestamp_ms: int) -> Iterator[Replayed]:
+    """The records of a verified frame, in order.
+
+    Args:
+        payload: Of the frame.
+        position: Of its first record in the log.
+        timestamp_ms: Of the frame.
+
+    Raises:
+        CorruptFrame: A record is out of bounds, or of a kind this version does not know.
+    """
+    start, end = 0, len(payload)
+    while start < end:
+        if start + STATE_HEAD_BYTES > end:
+            raise CorruptFrame(f"record head at {start} crosses the end of its frame")
+        length, number = _STATE_HEAD.unpack_from(payload, start)
+        stop = start + length
+        if length < STATE_HEAD_BYTES or stop > end:
+            raise CorruptFrame(f"record length {length} at {start} is out of bounds")
+        if number == _MESSAGE_KIND:
+            if length < MESSAGE_HEAD_BYTES:
+                raise CorruptFrame(f"message record of {length} bytes at {start}")
+            message = _message(payload, start, stop)
+            yield Replayed(RecordKind.MESSAGE, position + start, timestamp_ms, b"", message)
+        else:
+            kind = _KINDS.get(number)
+            if kind is None:
+                raise CorruptFrame(
+                    f"record kind {number} at {start} is unknown: a newer version wrote it"
+                )
+            content = payload[start + STATE_HEAD_BYTES : stop]
+            yield Replayed(kind, position + start, timestamp_ms, content, None)
+        start = stop
+
+
+def encode_row(key: bytes, value: bytes) -> bytes:
+    """The payload of a SNAPSHOT_ROW."""
+    return _U32.pack(len(key)) + key + value
+
+
+def decode_row(payload: bytes) -> tuple[bytes, bytes]:
+    """Key and value of a SNAPSHOT_ROW.
+
+    Raises:
+        CorruptFrame: The key is longer than the row.
+    """
+    if len(payload) < 4 or (end := 4 + length_of(payload)) > len(payload):
+        raise CorruptFrame(f"snapshot row of {len(payload)} bytes is out of bounds")
+    return payload[4:end], payload[end:]
+
+
+def encode_queue_ends(ends: Mapping[int, int]) -> bytes:
+    """The payload of QUEUE_ENDS: the next offset of each queue."""
+    return b"".join(_END.pack(queue, end) for queue, end in ends.items())
+
+
+def decode_queue_ends(payload: bytes) -> dict[int, int]:
+    """The next offset of each queue.
+
+    Raises:
+        CorruptFrame: The payload is not a row of pairs.
+    """
+    if len(payload) % _END.size:
+        raise CorruptFrame(f"queue ends of {len(payload)} bytes are no pairs")
+    return dict(_END.iter_unpack(payload))

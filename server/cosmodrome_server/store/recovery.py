@@ -1,0 +1,345 @@
+"""Opening a log after any kind of stop: where to begin, what to believe, where it ends.
+
+Where to begin. The newest of these for which every earlier segment has its index:
+
+    checkpoint (state.db)      rows, queue ends and index entries up to a frame
+    start of a segment         its first frame holds all rows (store.segment)
+
+From there on every frame is read, verified and replayed. What comes before is believed, and
+verified when it is read (and by the scrubber).
+
+What a bad frame means.
+
+    good frames follow it                          corruption: it is skipped and reported
+    nothing follows, its number is at or below     corruption: reported
+      a frame known to have been durable
+    nothing follows, never known durable           a crash during its write: cut
+
+A frame is known to have been durable when a later frame, or the checkpoint of a clean stop,
+says so. What was written but perhaps never synced is synced before anything is served.
+"""
+
+import logging
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from cosmodrome_server.errors import CorruptFrame
+from cosmodrome_server.model.log import MessageState, RecordKind
+from cosmodrome_server.store import sealed_index, segment
+from cosmodrome_server.store.checkpoint import CheckpointStore, Row, Saved
+from cosmodrome_server.store.consume_queue import key_of
+from cosmodrome_server.store.files import Files
+from cosmodrome_server.store.frame import HEADER_BYTES as FRAME_HEADER_BYTES
+from cosmodrome_server.store.record import decode_queue_ends, decode_records, decode_row
+from cosmodrome_server.store.scanner import Bad, Found, Tail, scan
+from cosmodrome_server.store.sealed_index import WORDS, IndexHeader, Run
+from cosmodrome_server.store.segment import SegmentHeader
+
+_log = logging.getLogger(__name__)
+
+
+class Damage(NamedTuple):
+    """Bytes that were written once and are not what was written.
+
+    Attributes:
+        segment: The number of the segment.
+        start: The first byte of the damage in its file.
+        end: One past the last; equal to `start` if nothing is there at all.
+        first_lsn: The first frame lost.
+        last_lsn: The last frame lost; below `first_lsn` if none is.
+        reason: What is wrong.
+    """
+
+    segment: int
+    start: int
+    end: int
+    first_lsn: int
+    last_lsn: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where replay begins, and what is known there.
+
+    Attributes:
+        segments: Every segment that is there, in order.
+        first: Index in `segments` of the one that replay begins in.
+        offset: The byte offset in it.
+        lsn: The last frame before it; 0 if unknown.
+        durable_lsn: The last frame known to have been durable.
+        rows: Of the core.
+        ends: The next offset of each queue.
+        entries: (key, base, entries) of the segment replay begins in, up to there.
+        indexes: Of the segments before `first`.
+        is_checkpoint: Whether all this comes from the checkpoint.
+    """
+
+    segments: list[SegmentHeader] = field(default_factory=list)
+    first: int = 0
+    offset: int = segment.HEADER_BYTES
+    lsn: int = 0
+    durable_lsn: int = 0
+    rows: list[Row] = field(default_factory=list)
+    ends: dict[int, int] = field(default_factory=dict)
+    entries: list[tuple[int, int, bytes]] = field(default_factory=list)
+    indexes: list[tuple[SegmentHeader, IndexHeader]] = field(default_factory=list)
+    is_checkpoint: bool = False
+
+
+class Ending(NamedTuple):
+    """Where a log ends.
+
+    Attributes:
+        offset: The byte offset in the last segment where the next frame goes.
+        lsn: The number of the last frame that was ever durable or is here.
+        timestamp_ms: The time of the last frame; 0 if none was replayed.
+        is_torn: Something was cut there.
+    """
+
+    offset: int
+    lsn: int
+    timestamp_ms: int
+    is_torn: bool
+
+
+def find_beginning(files: Files, directory: Path, checkpoints: CheckpointStore) -> Beginning:
+    """Choose where to begin; nothing is changed but a checkpoint that fits no more."""
+    segments = [
+        _header(files, directory, header) for header in segment.named(files.names(directory))
+    ]
+    indexes = list(_indexes(files, directory, segments))
+    saved = checkpoints.load()
+    if saved is not None:
+        at = _place(saved, segments)
+        if at is not None and at <= len(indexes):
+            return Beginning(
+                segments,
+                at,
+                segment.offset_of(saved.mark.position),
+                saved.mark.lsn,
+                saved.mark.durable_lsn,
+                *saved[1:],
+                indexes[:at],
+                is_checkpoint=True,
+            )
+        _log.warning("checkpoint_unusable lsn=%d; the log is replayed instead", saved.mark.lsn)
+    checkpoints.discard()
+    durable_lsn = 0 if saved is None or _place(saved, segments) is None else saved.mark.durable_lsn
+    for at in range(min(len(indexes), len(segments) - 1), -1, -1):
+        found = _snapshot(files, directory, segments[at])
+        if found is not None:
+            rows, ends = found
+            return Beginning(
+                segments,
+                first=at,
+                lsn=max(0, segments[at].first_lsn - 1),
+                durable_lsn=durable_lsn,
+                rows=rows,
+                ends=ends,
+                indexes=indexes[:at],
+            )
+    if segments:
+        _log.error("no_snapshot segments=%d; replaying what there is", len(segments))
+    return Beginning(segments, durable_lsn=durable_lsn)
+
+
+def _header(files: Files, directory: Path, header: SegmentHeader) -> SegmentHeader:
+    """The header of a segment; what its name says where the bytes are damaged."""
+    try:
+        file = files.open(segment.path_of(directory, header))
+        try:
+            found = segment.decode_header(file.read(0, segment.HEADER_BYTES))
+        finally:
+            file.close()
+    except (OSError, CorruptFrame) as error:
+        _log.error("segment_header_damaged segment=%d error=%s", header.number, error)
+        return header
+    return found
+
+
+def _indexes(
+    files: Files, directory: Path, segments: list[SegmentHeader]
+) -> Iterator[tuple[SegmentHeader, IndexHeader]]:
+    """The indexes of sealed segments, up to the first that is missing."""
+    for header in segments[:-1]:
+        try:
+            yield header, sealed_index.read_header(files, directory, header)
+        except (OSError, CorruptFrame):
+            return
+
+
+def _place(saved: Saved, segments: list[SegmentHeader]) -> int | None:
+    """Which segment a checkpoint ends in; None if it is of another log."""
+    who = (segment.segment_of(saved.mark.position), saved.mark.salt)
+    known = [(header.number, header.salt) for header in segments]
+    return known.index(who) if who in known else None
+
+
+def _snapshot(
+    files: Files, directory: Path, header: SegmentHeader
+) -> tuple[list[Row], dict[int, int]] | None:
+    """The rows and queue ends a segment begins with; None if its first frame is damaged."""
+    file = files.open(segment.path_of(directory, header))
+    try:
+        first = next(scan(file, header))
+    finally:
+        file.close()
+    if not isinstance(first, Found):
+        return None
+    rows: list[Row] = []
+    ends: dict[int, int] = {}
+    for record in decode_records(first.payload, 0, 0):
+        if record.kind is RecordKind.SNAPSHOT_ROW:
+            rows.append(decode_row(record.payload))
+        elif record.kind is RecordKind.QUEUE_ENDS:
+            ends.update(decode_queue_ends(record.payload))
+        elif record.kind is RecordKind.SNAPSHOT_END:
+            return rows, ends
+    return None
+
+
+class Replay:
+    """Reads the frames from a beginning to the end of the log.
+
+    Args:
+        files: The disk.
+        directory: Of the shard.
+        beginning: Where to begin.
+
+    Attributes:
+        damages: What was found on the way, in order.
+        ending: Where the log ends; set when `frames` is exhausted.
+    """
+
+    def __init__(self, files: Files, directory: Path, beginning: Beginning) -> None:
+        self._files = files
+        self._directory = directory
+        self._beginning = beginning
+        self._lsn = beginning.lsn
+        self._durable_lsn = beginning.durable_lsn
+        self._timestamp_ms = 0
+        self.damages: list[Damage] = []
+        self.ending: Ending | None = None
+
+    def frames(self) -> Iterator[tuple[SegmentHeader, Found | None]]:
+        """Every good frame in order; None where a segment begins."""
+        start = self._beginning.offset
+        tail = Tail(start, is_torn=False, reason="")
+        for header in self._beginning.segments[self._beginning.first :]:
+            yield header, None
+            file = self._files.open(segment.path_of(self._directory, header))
+            try:
+                for item in scan(file, header, start, self._lsn):
+                    match item:
+                        case Found():
+                            self._pass(header, item)
+                            yield header, item
+                        case Bad():
+                            self._skip(header, item)
+                        case Tail():
+                            tail = item
+            finally:
+                file.close()
+            self._end_segment(header, tail)
+            start = segment.HEADER_BYTES
+        last_lsn = max(self._lsn, self._durable_lsn)
+        self.ending = Ending(tail.start, last_lsn, self._timestamp_ms, tail.is_torn)
+
+    def _pass(self, header: SegmentHeader, found: Found) -> None:
+        lsn = found.header.lsn
+        if self._lsn and lsn != self._lsn + 1 and not self._explains(header, found.start):
+            reason = f"frame {lsn} follows frame {self._lsn}"
+            self._report(Damage(header.number, found.start, found.start, 0, 0, reason), lsn - 1)
+        elif self.damages and self.damages[-1].last_lsn == _UNKNOWN:
+            self.damages[-1] = self.damages[-1]._replace(last_lsn=lsn - 1)
+        self._lsn = lsn
+        self._durable_lsn = max(self._durable_lsn, found.header.synced_lsn)
+        self._timestamp_ms = max(self._timestamp_ms, found.header.timestamp_ms)
+
+    def _explains(self, header: SegmentHeader, end: int) -> bool:
+        """Whether the damage reported last is the reason for missing frames before `end`."""
+        last = self.damages[-1] if self.damages else None
+        return last is not None and (last.segment, last.end) == (header.number, end)
+
+    def _skip(self, header: SegmentHeader, bad: Bad) -> None:
+        self._report(Damage(header.number, bad.start, bad.end, 0, 0, bad.reason), _UNKNOWN)
+
+    def _end_segment(self, header: SegmentHeader, tail: Tail) -> None:
+        segments = self._beginning.segments
+        is_last = header is segments[-1]
+        following = 0 if is_last else segments[segments.index(header) + 1].first_lsn
+        known_lsn = self._durable_lsn if is_last else following - 1
+        if known_lsn > self._lsn:
+            damage = Damage(header.number, tail.start, tail.start, 0, 0, tail.reason)
+            self._report(damage, known_lsn)
+            self._lsn = known_lsn
+
+    def _report(self, damage: Damage, last_lsn: int) -> None:
+        damage = damage._replace(first_lsn=self._lsn + 1, last_lsn=last_lsn)
+        self.damages.append(damage)
+        _log.error(
+            "corruption segment=%d bytes=[%d,%d) first_lsn=%d reason=%s",
+            damage.segment,
+            damage.start,
+            damage.end,
+            damage.first_lsn,
+            damage.reason,
+        )
+
+
+# Until the next good frame says which one it is.
+_UNKNOWN = (1 << 64) - 1
+
+
+def mend_tail(files: Files, directory: Path, header: SegmentHeader, ending: Ending) -> None:
+    """Make the end of the log what the next frame needs, durably.
+
+    A torn frame loses its header, a damaged segment header is written again, and bytes that
+    were read but perhaps never synced are brought to the disk.
+    """
+    file = files.open(segment.path_of(directory, header))
+    try:
+        if ending.is_torn:
+            _log.info("torn_tail_cut segment=%d offset=%d", header.number, ending.offset)
+            file.write(ending.offset, [bytes(FRAME_HEADER_BYTES)])
+        if file.read(0, segment.HEADER_BYTES) != segment.encode_header(header):
+            file.write(0, [segment.encode_header(header)])
+        file.sync()
+    finally:
+        file.close()
+
+
+def entries_of(files: Files, directory: Path, header: SegmentHeader) -> dict[int, Run]:
+    """The index of a segment as its messages alone tell it.
+
+    What records of the core put into queues (a committed half message, a delayed one) is not
+    here: those offsets are holes until the next start replays the segment.
+    """
+    words: dict[int, array[int]] = {}
+    bases: dict[int, int] = {}
+    file = files.open(segment.path_of(directory, header))
+    try:
+        for item in scan(file, header):
+            if not isinstance(item, Found):
+                continue
+            base = header.number << segment.OFFSET_BITS | item.start + FRAME_HEADER_BYTES
+            for record in decode_records(item.payload, base, item.header.timestamp_ms):
+                message = record.message
+                if message is None or message.state is not MessageState.VISIBLE:
+                    continue
+                key = key_of(message.topic_id, message.queue_id)
+                found = words.setdefault(key, array("Q"))
+                first = bases.setdefault(key, message.queue_offset)
+                missing = message.queue_offset - first - len(found) // WORDS
+                found.extend((0, 0, message.store_timestamp_ms) * missing)
+                found.extend((record.position, message.tag_hash, message.store_timestamp_ms))
+    finally:
+        file.close()
+    return {
+        key: Run(bases[key], bases[key] + len(found) // WORDS, found, 0)
+        for key, found in words.items()
+    }

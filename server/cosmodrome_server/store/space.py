@@ -1,0 +1,209 @@
+"""Disk space, taken before it is needed: the next segment, and a reserve for the end.
+
+    active segment ▓▓▓▓▓▓▓▓▓▓▓▓░░░░   space of all of it is reserved
+    spare          ░░░░░░░░░░░░░░░░   becomes the next segment; made in the background, or a
+                                      segment that retention took, recycled
+    reserve        ░░                 given back to the file system when the disk is full, so
+                                      that acknowledgements still find room
+
+So a full disk shows before a frame begins and never inside one: new messages are refused
+(StoreFull) while receive and ack go on. The background thread keeps asking for space, and
+sends are taken again, without a restart, when there is some.
+
+Zeros are written into a spare, because the first sync of a block that was only reserved must
+also write the file system's journal: a third more commits a second (storage.md 3.3).
+"""
+
+import contextlib
+import errno
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from cosmodrome_server.store.files import File, Files
+from cosmodrome_server.store.segment import SPARE_NAME, Segment
+
+_log = logging.getLogger(__name__)
+
+RESERVE_NAME = "reserve"
+# A new log begins small: a full segment of zeros would take longer than the whole start.
+FIRST_SEGMENT_BYTES = 4 << 20
+_ZERO_BYTES = 1 << 20
+# How much a segment that must hold more than planned grows at once: a part of a segment.
+_GROWTH_PARTS = 16
+
+
+@dataclass(slots=True)
+class Spare:
+    """A file that waits to become a segment.
+
+    Attributes:
+        path: Its name until then.
+        file: Open.
+        capacity: Bytes reserved.
+    """
+
+    path: Path
+    file: File
+    capacity: int
+
+
+class Space:
+    """What the shard may still write.
+
+    Args:
+        files: The disk.
+        directory: Of the shard.
+        segment_bytes: How large a segment should be.
+        reserve_bytes: How much is kept for state records.
+    """
+
+    def __init__(
+        self, files: Files, directory: Path, segment_bytes: int, reserve_bytes: int
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        self._reserve_bytes = reserve_bytes
+        self._spare: Spare | None = None
+        self._has_reserve = RESERVE_NAME in files.names(directory)
+        self.is_full = False
+
+    @property
+    def has_spare(self) -> bool:
+        """Whether the next segment can begin."""
+        return self._spare is not None
+
+    def take_spare(self) -> Spare | None:
+        """The next segment's file; it is the caller's now."""
+        spare, self._spare = self._spare, None
+        return spare
+
+    def first(self) -> Spare:
+        """The file of the very first segment.
+
+        Raises:
+            OSError: No space even for that.
+        """
+        capacity = min(FIRST_SEGMENT_BYTES, self._segment_bytes)
+        return self._make(capacity)
+
+    def keep(self) -> None:
+        """Once a second, on the background thread: ask again for what was not there."""
+        if self.is_full:
+            self.prepare()
+        elif not self._has_reserve:
+            self._make_reserve()
+
+    def prepare(self) -> None:
+        """Have a spare and the reserve, if there is space; on the background thread."""
+        if self._spare is None:
+            self._spare = self._find()
+        self.is_full = self._spare is None
+        if not self._has_reserve and not self.is_full:
+            self._make_reserve()
+
+    def recycle(self, path: Path) -> None:
+        """Make a segment that is no longer needed the spare, or remove it.
+
+        Raises:
+            OSError: The file is there still.
+        """
+        if self._spare is not None or SPARE_NAME in self._files.names(self._directory):
+            self._files.remove(path)
+            return
+        target = self._directory / SPARE_NAME
+        self._files.rename(path, target)
+        file = self._files.open(target)
+        capacity = file.size()
+        if capacity < self._segment_bytes // 2 or capacity > 2 * self._segment_bytes:
+            file.close()
+            self._files.remove(target)
+            return
+        self._spare = Spare(target, file, capacity)
+
+    def extend(self, segment: Segment, end: int, *, may_use_reserve: bool) -> bool:
+        """Reserve the disk space of a segment up to byte `end`; False if the disk is full."""
+        wanted = end + self._segment_bytes // _GROWTH_PARTS
+        for _ in range(2):
+            try:
+                segment.file.allocate(segment.capacity, wanted - segment.capacity)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                wanted = end
+                self.is_full = True
+                if not (may_use_reserve and self._release_reserve()):
+                    return False
+            else:
+                segment.capacity = wanted
+                return True
+        return False
+
+    def close(self) -> None:
+        """Close the spare; it stays for the next start."""
+        if self._spare is not None:
+            self._spare.file.close()
+
+    def _find(self) -> Spare | None:
+        """A spare left by an earlier run, or a new one as large as the disk allows."""
+        if SPARE_NAME in self._files.names(self._directory):
+            with contextlib.suppress(OSError):
+                path = self._directory / SPARE_NAME
+                file = self._files.open(path)
+                capacity = file.size()
+                if self._segment_bytes // 2 <= capacity <= 2 * self._segment_bytes:
+                    return Spare(path, file, capacity)
+                file.close()
+                self._files.remove(path)
+        capacity = self._segment_bytes
+        while True:
+            try:
+                return self._make(capacity)
+            except OSError as error:
+                smaller = capacity // 2
+                if smaller < min(FIRST_SEGMENT_BYTES, self._segment_bytes):
+                    _log.warning("no_space_for_segment bytes=%d error=%s", capacity, error)
+                    return None
+                capacity = smaller
+
+    def _make(self, capacity: int) -> Spare:
+        path = self._directory / SPARE_NAME
+        if SPARE_NAME in self._files.names(self._directory):
+            self._files.remove(path)
+        file = self._files.open(path, create=True)
+        try:
+            file.allocate(0, capacity)
+            zeros = bytes(min(_ZERO_BYTES, capacity))
+            for start in range(0, capacity, len(zeros)):
+                file.write(start, [zeros[: capacity - start]])
+                # Small syncs, so that a commit never waits behind a large one.
+                file.sync()
+        except OSError:
+            file.close()
+            self._files.remove(path)
+            raise
+        return Spare(path, file, capacity)
+
+    def _make_reserve(self) -> None:
+        if not self._reserve_bytes:
+            return
+        path = self._directory / RESERVE_NAME
+        file = self._files.open(path, create=True)
+        try:
+            file.allocate(0, self._reserve_bytes)
+        except OSError as error:
+            _log.warning("reserve_missing bytes=%d error=%s", self._reserve_bytes, error)
+            self._files.remove(path)
+        else:
+            self._has_reserve = True
+        finally:
+            file.close()
+
+    def _release_reserve(self) -> bool:
+        if not self._has_reserve:
+            return False
+        self._has_reserve = False
+        self._files.remove(self._directory / RESERVE_NAME)
+        _log.warning("reserve_used bytes=%d; the disk is full", self._reserve_bytes)
+        return True
