@@ -18,7 +18,10 @@ KEYS = 2
 MESSAGE_ID = 3
 MESSAGE_TYPE = 6
 BORN_TIMESTAMP = 7
+BORN_HOST = 8
+DELIVERY_TIMESTAMP = 11
 MESSAGE_GROUP = 17
+TRACE_CONTEXT = 18
 DEAD_LETTER_QUEUE = 20
 LITE_TOPIC = 21
 PRIORITY = 22
@@ -89,6 +92,29 @@ def text_field(data: bytes | memoryview, number: int) -> str:
         if field == number and isinstance(value, bytes):
             found = value
     return found.decode("utf-8", "replace")
+
+
+def number_field(data: bytes | memoryview, number: int) -> int | None:
+    """The last varint field `number`, None for none."""
+    found: int | None = None
+    for field, value in fields(data):
+        if field == number and isinstance(value, int):
+            found = value
+    return found
+
+
+def timestamp_field(data: bytes | memoryview, number: int) -> int | None:
+    """The last field `number` as a google.protobuf.Timestamp, in milliseconds; None for none."""
+    found: bytes | None = None
+    for field, value in fields(data):
+        if field == number and isinstance(value, bytes):
+            found = value
+    if found is None:
+        return None
+    seconds, nanos = number_field(found, 1) or 0, number_field(found, 2) or 0
+    if seconds >> 63:  # before the epoch: a negative number of 64 bits
+        seconds -= 1 << 64
+    return seconds * 1_000 + nanos // 1_000_000
 
 
 def tag(system: bytes | memoryview) -> str:
