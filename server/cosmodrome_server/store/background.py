@@ -12,8 +12,8 @@ from pathlib import Path
 
 from cosmodrome_server.store.checkpoint import CheckpointStore, Mark
 from cosmodrome_server.store.consume_queue import ConsumeQueues, NewEntries, SealedEntries
-from cosmodrome_server.store.files import Files
 from cosmodrome_server.store.group_commit import FrameWriter
+from cosmodrome_server.store.scrubber import Scrubber
 from cosmodrome_server.store.space import Space
 
 _log = logging.getLogger(__name__)
@@ -52,7 +52,8 @@ class Background:
         checkpoints: Where checkpoints go.
         writer: For syncing what a checkpoint rests on.
         space: Kept ready.
-        files: The disk.
+        scrubber: Verifies what is old.
+        scrub_bytes: How much of it a second.
     """
 
     def __init__(
@@ -61,20 +62,24 @@ class Background:
         checkpoints: CheckpointStore,
         writer: FrameWriter,
         space: Space,
-        files: Files,
+        scrubber: Scrubber,
+        scrub_bytes: int,
     ) -> None:
         self._queues = queues
         self._checkpoints = checkpoints
         self._writer = writer
         self._space = space
-        self._files = files
+        self._scrubber = scrubber
+        self._scrub_bytes = scrub_bytes
         self._unsealed: list[SealedEntries] = []
         self._changes = Changes()
 
     def tick(self) -> None:
-        """Once a second: try again what failed."""
+        """Once a second: try again what failed, verify a little of what is old."""
         self._space.keep()
         self._seal_all()
+        if self._scrub_bytes:
+            self._scrubber.step(self._scrub_bytes)
 
     def seal(self, sealed: SealedEntries) -> None:
         """Write the index of a segment."""
@@ -118,9 +123,7 @@ class Background:
                 self._space.recycle(path)
             except OSError as error:
                 _log.warning("segment_not_removed file=%s error=%s", path.name, error)
-        for path in derived:
-            if path.name in self._files.names(path.parent):
-                self._files.remove(path)
+        self._space.remove(derived)
 
     def close(self) -> None:
         """The last job: remember that everything is on the disk."""

@@ -19,11 +19,9 @@ as long as it is recent.
 
 import dataclasses
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from cosmodrome_server.clock import Clock
 from cosmodrome_server.errors import (
     CorruptFrame,
     OverloadedError,
@@ -33,9 +31,8 @@ from cosmodrome_server.errors import (
 from cosmodrome_server.model.log import MessageRecord, MessageState, RecordKind, Replayed
 from cosmodrome_server.store import sealed_index, segment
 from cosmodrome_server.store.background import Background, Changes
-from cosmodrome_server.store.checkpoint import FILE_NAME, Mark, SqliteCheckpoints
-from cosmodrome_server.store.consume_queue import ConsumeQueues, NewEntries, SealedEntries
-from cosmodrome_server.store.files import OsFiles
+from cosmodrome_server.store.checkpoint import Mark
+from cosmodrome_server.store.consume_queue import ConsumeQueues, NewEntries
 from cosmodrome_server.store.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from cosmodrome_server.store.group_commit import Frame, FrameWriter
 from cosmodrome_server.store.message_reader import MessageReader
@@ -57,46 +54,21 @@ from cosmodrome_server.store.recovery import (
     find_beginning,
     mend_tail,
 )
+from cosmodrome_server.store.retention import Limits, Retention, paths_of
+from cosmodrome_server.store.scrubber import Scrubber
 from cosmodrome_server.store.segment import OFFSET_BITS, OFFSET_MASK, Segment, SegmentHeader
 from cosmodrome_server.store.space import Space, Spare
-from cosmodrome_server.store.worker import ThreadWorker
 
 _log = logging.getLogger(__name__)
 
 Row = tuple[bytes, bytes]
 
-LOCK_NAME = "LOCK"
-SHARD_NAME = "shard-0000"
 # A frame rarely needs more: a segment ends when less than this is left of it.
 _LAST_BYTES = 256 * 1024
 _TICK_S = 1.0
 
 
-def open_log(data: Path, options: LogOptions, clock: Clock) -> "CommitLog":
-    """Open the log in a data directory, made if it is not there.
-
-    Raises:
-        StoreLocked: Another process owns it.
-        StoreError: A newer version wrote it.
-        OSError: It cannot be read or made.
-    """
-    files = OsFiles()
-    directory = data / SHARD_NAME
-    files.make_directory(directory)
-    unlock = files.lock(data / LOCK_NAME)
-    try:
-        platform = Platform(
-            files,
-            clock,
-            SqliteCheckpoints(directory / FILE_NAME),
-            ThreadWorker("log-writer"),
-            ThreadWorker("log-background"),
-            os.urandom,
-        )
-        return CommitLog(directory, options, platform, unlock)
-    except BaseException:
-        unlock()
-        raise
+_OF_THE_LOG = frozenset((RecordKind.SNAPSHOT_ROW, RecordKind.SNAPSHOT_END, RecordKind.QUEUE_ENDS))
 
 
 class CommitLog:
@@ -110,6 +82,7 @@ class CommitLog:
 
     Attributes:
         damages: What recovery found wrong.
+        scrubber: What the background found wrong.
     """
 
     def __init__(
@@ -129,11 +102,18 @@ class CommitLog:
         self._writer = FrameWriter(
             platform.writer, files, directory, options.durability, platform.clock
         )
-        self._background = Background(
-            self._queues, platform.checkpoints, self._writer, self._space, files
-        )
         self._beginning = find_beginning(files, directory, platform.checkpoints)
         self._reader = MessageReader(files, directory, self._beginning.segments)
+        self._retention = Retention(files, directory, self._reader, self._queues)
+        self.scrubber = Scrubber(files, directory, lambda: self.segments()[:-1])
+        self._background = Background(
+            self._queues,
+            platform.checkpoints,
+            self._writer,
+            self._space,
+            self.scrubber,
+            options.scrub_bytes_s,
+        )
         self._recent = RecentMessages()
         self._messages = self._recent.messages
         self._snapshot: Callable[[], Iterable[Row]] | None = None
@@ -185,7 +165,7 @@ class CommitLog:
         for header, found in replay.frames():
             if found is None:
                 if current is not None:
-                    self._seal_in_replay(current)
+                    self._background.seal(self._queues.seal(current))
                 current = header
                 self._queues.begin(header.number << segment.OFFSET_BITS)
                 continue
@@ -208,10 +188,6 @@ class CommitLog:
             self._set_segment(Segment(current, file, current.seed, file.size()))
             self._begin_frame(ending.offset)
         self._platform.background.every(_TICK_S, self._background.tick)
-
-    def _seal_in_replay(self, header: SegmentHeader) -> None:
-        sealed = self._queues.seal(header)
-        self._background.seal(sealed)
 
     # Writing
 
@@ -339,8 +315,36 @@ class CommitLog:
         self._unsaved.entries += self._queues.take_new()
         changes = dataclasses.replace(self._unsaved, mark=mark)
         self._unsaved = Changes()
-        submit = self._platform.background.submit
-        self._writer.when_durable(lsn, lambda: submit(lambda: self._background.checkpoint(changes)))
+        save = partial(self._background.checkpoint, changes)
+        self._writer.when_durable(lsn, partial(self._platform.background.submit, save))
+
+    def segments(self) -> list[SegmentHeader]:
+        """Who the segments are, oldest first; the last one takes frames."""
+        return self._reader.segments()
+
+    def retain(self, now_ms: int, floor_position: int = 1 << 63) -> int:
+        """Let go of segments that are too old or too many; return how many.
+
+        Args:
+            now_ms: The log's time.
+            floor_position: The oldest position the core still needs.
+        """
+        options = self._options
+        limits = Limits(
+            now_ms - options.retention_ms if options.retention_ms else 0,
+            options.retention_bytes,
+            segment.segment_of(floor_position),
+        )
+        # What goes must not be needed to rebuild the state: the snapshot that the active
+        # segment begins with is on the disk before any other goes.
+        if self._writer.synced_lsn < self._segment.header.first_lsn:
+            return 0
+        gone = self._retention.take(self._segment, limits)
+        for header in gone:
+            path, derived = paths_of(self._directory, header)
+            remove = partial(self._background.remove, [path], derived)
+            self._platform.background.submit(remove)
+        return len(gone)
 
     def close(self) -> None:
         """See `Log.close`."""
@@ -447,9 +451,9 @@ class CommitLog:
         spare = self._space.take_spare()
         if spare is None:
             return False
-        sealed: SealedEntries = self._queues.seal(self._segment.header)
+        sealed = self._queues.seal(self._segment.header)
         self._begin_segment(spare, self._snapshot())
-        self._platform.background.submit(lambda: self._background.seal(sealed))
+        self._platform.background.submit(partial(self._background.seal, sealed))
         return True
 
     def _begin_segment(self, spare: Spare, rows: Iterable[Row]) -> None:
@@ -475,6 +479,3 @@ class CommitLog:
         self._roll_at += snapshot_bytes
         self._spare_at += snapshot_bytes
         self._set_limits(self._writer.bytes_writing)
-
-
-_OF_THE_LOG = frozenset((RecordKind.SNAPSHOT_ROW, RecordKind.SNAPSHOT_END, RecordKind.QUEUE_ENDS))

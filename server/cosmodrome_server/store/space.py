@@ -122,6 +122,13 @@ class Space:
             return
         self._spare = Spare(target, file, capacity)
 
+    def remove(self, paths: list[Path]) -> None:
+        """Remove files that may be there; raises OSError."""
+        names = set(self._files.names(self._directory))
+        for path in paths:
+            if path.name in names:
+                self._files.remove(path)
+
     def extend(self, segment: Segment, end: int, *, may_use_reserve: bool) -> bool:
         """Reserve the disk space of a segment up to byte `end`; False if the disk is full."""
         wanted = end + self._segment_bytes // _GROWTH_PARTS

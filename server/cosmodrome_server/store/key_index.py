@@ -1,0 +1,196 @@
+"""Message id or message key → log positions, for operators who look for one message.
+
+    data/shard-0000/0000000042.key       hashes, sorted, beside the positions they stand for
+
+    0       8         12    16        24     32
+    ┌───────┬─────────┬─────┬─────────┬──────┬─────────┬──────────────┬─────────────┐
+    │ magic │ version │ crc │ segment │ salt │ entries │ hashes       │ positions   │
+    └───────┴─────────┴─────┴─────────┴──────┴─────────┴──────────────┴─────────────┘
+      8 bytes u32       u32   u64       u64    u64       u64 × entries  u64 × entries
+
+Queries are rare and sends are not: nothing is done for this when a message is stored. The
+index of a sealed segment is made when a query first comes to it (a scan of the segment, under
+a second) and kept. The segment that is being written is searched as it is. A hash only says
+where to look: each message is read and compared. Derived: a damaged file is made again.
+
+All of this blocks; call it off the loop's thread, one call at a time.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from struct import Struct
+
+import xxhash
+from google_crc32c import value as crc32c
+
+from cosmodrome_server.errors import CorruptFrame, MessageCorrupted
+from cosmodrome_server.model import wire
+from cosmodrome_server.model.log import MessageRecord
+from cosmodrome_server.store import segment
+from cosmodrome_server.store.files import Files, write_whole
+from cosmodrome_server.store.frame import HEADER_BYTES as FRAME_HEADER_BYTES
+from cosmodrome_server.store.message_reader import MessageReader
+from cosmodrome_server.store.record import decode_records
+from cosmodrome_server.store.scanner import Found, scan
+from cosmodrome_server.store.segment import SegmentHeader
+
+SUFFIX = ".key"
+
+_MAGIC = b"COSMOKEY"
+_VERSION = 1
+_HEADER = Struct("<8sIIQQQ")
+
+
+def path_of(directory: Path, number: int) -> Path:
+    """Where the key index of a segment lies."""
+    return directory / f"{number:010d}{SUFFIX}"
+
+
+class KeyIndex:
+    """Finds messages by what their producers called them.
+
+    Args:
+        files: The disk.
+        directory: Of the shard.
+        segments: Gives the segments there are, oldest first.
+    """
+
+    def __init__(
+        self, files: Files, directory: Path, segments: Callable[[], list[SegmentHeader]]
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._segments = segments
+
+    def find(
+        self, topic_id: int, key: str, time_range_ms: tuple[int, int], messages_max: int
+    ) -> list[int]:
+        """The positions of messages of a topic with this message id or key, newest first.
+
+        Args:
+            topic_id: Of the topic.
+            key: Compared exactly with the message id and with each message key.
+            time_range_ms: Store timestamps [begin, end).
+            messages_max: At most so many.
+        """
+        segments = self._segments()
+        reader = MessageReader(self._files, self._directory, segments)
+        found: list[int] = []
+        try:
+            for header, next_created_ms in _newest_first(segments):
+                if not time_range_ms[0] <= next_created_ms:
+                    break  # All that follow are older.
+                if header.created_ms > time_range_ms[1]:
+                    continue
+                is_active = header is segments[-1]
+                for position in self._candidates(header, topic_id, key, is_active=is_active):
+                    if _matches(reader, position, (topic_id, key), time_range_ms):
+                        found.append(position)
+                        if len(found) >= messages_max:
+                            return found
+        finally:
+            reader.close()
+        return found
+
+    def _candidates(
+        self, header: SegmentHeader, topic_id: int, key: str, *, is_active: bool
+    ) -> list[int]:
+        """Positions in a segment whose hash fits, newest first."""
+        wanted = _hash(topic_id, key.encode())
+        if is_active:
+            fitting = (position for hashed, position in self._scan(header) if hashed == wanted)
+            return sorted(fitting, reverse=True)
+        hashes, positions = self._load(header)
+        at = bisect_left(hashes, wanted)
+        fitting_here = []
+        while at < len(hashes) and hashes[at] == wanted:
+            fitting_here.append(positions[at])
+            at += 1
+        return sorted(fitting_here, reverse=True)
+
+    def _load(self, header: SegmentHeader) -> tuple["array[int]", "array[int]"]:
+        path = path_of(self._directory, header.number)
+        if path.name in self._files.names(self._directory):
+            file = self._files.open(path)
+            try:
+                data = file.read(0, file.size())
+            finally:
+                file.close()
+            try:
+                return _decode(data, header)
+            except CorruptFrame:
+                pass  # Made again below.
+        entries = sorted(self._scan(header))
+        hashes = array("Q", [hashed for hashed, _ in entries])
+        positions = array("Q", [position for _, position in entries])
+        body = hashes.tobytes() + positions.tobytes()
+        head = _HEADER.pack(
+            _MAGIC, _VERSION, crc32c(body), header.number, header.salt, len(entries)
+        )
+        write_whole(self._files, path, [head, body])
+        return hashes, positions
+
+    def _scan(self, header: SegmentHeader) -> Iterator[tuple[int, int]]:
+        """(hash, position) of each id and key of each message of a segment."""
+        file = self._files.open(segment.path_of(self._directory, header))
+        try:
+            for item in scan(file, header):
+                if not isinstance(item, Found):
+                    continue
+                base = header.number << segment.OFFSET_BITS | item.start + FRAME_HEADER_BYTES
+                for record in decode_records(item.payload, base, 0):
+                    if record.message is not None:
+                        for name in _names(record.message):
+                            yield _hash(record.message.topic_id, name.encode()), record.position
+        finally:
+            file.close()
+
+
+def _newest_first(segments: list[SegmentHeader]) -> Iterator[tuple[SegmentHeader, int]]:
+    """Each segment with the time the next one was begun."""
+    following = [header.created_ms for header in segments[1:]] + [1 << 63]
+    yield from reversed(list(zip(segments, following, strict=True)))
+
+
+def _matches(
+    reader: MessageReader, position: int, wanted: tuple[int, str], time_range_ms: tuple[int, int]
+) -> bool:
+    try:
+        record = reader.read(position)
+    except CorruptFrame:
+        return False
+    begin_ms, end_ms = time_range_ms
+    topic_id, key = wanted
+    is_then = begin_ms <= record.store_timestamp_ms < end_ms
+    return is_then and record.topic_id == topic_id and key in _names(record)
+
+
+def _names(record: MessageRecord) -> set[str]:
+    """What a producer called a message; none if that cannot be read."""
+    try:
+        return {wire.message_id(record.system), *wire.keys(record.system)}
+    except MessageCorrupted:
+        return set()
+
+
+def _hash(topic_id: int, name: bytes) -> int:
+    hashed: int = xxhash.xxh3_64_intdigest(name, seed=topic_id)
+    return hashed
+
+
+def _decode(data: bytes, header: SegmentHeader) -> tuple["array[int]", "array[int]"]:
+    """Hashes and positions of a file.
+
+    Raises:
+        CorruptFrame: It is damaged or of another segment.
+    """
+    if len(data) < _HEADER.size:
+        raise CorruptFrame("a key index ends early")
+    magic, version, crc, number, salt, entries = _HEADER.unpack_from(data)
+    body = data[_HEADER.size :]
+    is_ours = (magic, version, number, salt) == (_MAGIC, _VERSION, header.number, header.salt)
+    if not is_ours or len(body) != 16 * entries or crc32c(body) != crc:
+        raise CorruptFrame(f"key index {header.number} is damaged")
+    return array("Q", body[: 8 * entries]), array("Q", body[8 * entries :])

@@ -1,0 +1,122 @@
+"""Which segments may go: the oldest ones, whole, by age and by size.
+
+Progress of consumers never keeps a segment (RocketMQ's rule); how far they lag behind is a
+metric. Three things do keep it:
+
+    the active segment        it is being written
+    a floor of the core       an open half message or a delayed one not yet copied lies in it
+    an entry of a later one   a half message committed there is indexed where it lies
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from cosmodrome_server.store import key_index, sealed_index
+from cosmodrome_server.store.consume_queue import ConsumeQueues
+from cosmodrome_server.store.files import Files
+from cosmodrome_server.store.message_reader import MessageReader
+from cosmodrome_server.store.segment import Segment, SegmentHeader, path_of, segment_of
+
+
+class Stored(NamedTuple):
+    """A sealed segment.
+
+    Attributes:
+        number: Its number.
+        last_ms: The latest store timestamp in it.
+        oldest_number: The number of the oldest segment its entries point into.
+        size: Bytes of its file.
+    """
+
+    number: int
+    last_ms: int
+    oldest_number: int
+    size: int
+
+
+class Limits(NamedTuple):
+    """What may be kept.
+
+    Attributes:
+        before_ms: Messages stored before this time may go.
+        bytes_max: More bytes than this may not stay; 0 for no bound.
+        floor_number: This segment and those after it must stay.
+    """
+
+    before_ms: int
+    bytes_max: int
+    floor_number: int
+
+
+def first_to_keep(sealed: list[Stored], active: Stored, limits: Limits) -> int:
+    """The number of the oldest segment that stays.
+
+    Args:
+        sealed: Oldest first.
+        active: The segment that takes frames.
+        limits: See there.
+    """
+    kept_bytes = active.size + sum(segment.size for segment in sealed)
+    floor = min(limits.floor_number, active.number)
+    for at, segment in enumerate(sealed):
+        is_old = segment.last_ms < limits.before_ms
+        is_too_much = 0 < limits.bytes_max < kept_bytes
+        needed_from = min(later.oldest_number for later in [*sealed[at + 1 :], active])
+        if segment.number >= min(floor, needed_from) or not (is_old or is_too_much):
+            return segment.number
+        kept_bytes -= segment.size
+    return active.number
+
+
+class Retention:
+    """Applies `first_to_keep` to a log; on the loop's thread.
+
+    Args:
+        files: The disk.
+        directory: Of the shard.
+        reader: Knows the segments; stops reading those that go.
+        queues: Knows what points where; forgets those that go.
+    """
+
+    def __init__(
+        self, files: Files, directory: Path, reader: MessageReader, queues: ConsumeQueues
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._reader = reader
+        self._queues = queues
+        self._sizes: dict[int, int] = {}
+
+    def take(self, active: Segment, limits: Limits) -> list[SegmentHeader]:
+        """Forget the segments that may go, and return them, oldest first."""
+        sealed = [
+            Stored(number, last_ms, segment_of(oldest), self._size(number, limits))
+            for number, last_ms, oldest in self._queues.sealed_bounds()
+        ]
+        oldest = min(self._queues.oldest_foreign_position, active.base)
+        last = Stored(active.number, 0, segment_of(oldest), active.capacity)
+        first_kept = first_to_keep(sealed, last, limits)
+        gone = [header for header in self._reader.segments() if header.number < first_kept]
+        for header in gone:
+            self._reader.remove(header.number)
+            self._sizes.pop(header.number, None)
+        if gone:
+            self._queues.forget_before(first_kept)
+        return gone
+
+    def _size(self, number: int, limits: Limits) -> int:
+        """Bytes of a sealed segment; asked of the disk once, and only where it matters."""
+        if not limits.bytes_max:
+            return 0
+        if number not in self._sizes:
+            self._sizes[number] = self._reader.file(number).size()
+        return self._sizes[number]
+
+
+def paths_of(directory: Path, header: SegmentHeader) -> tuple[Path, list[Path]]:
+    """The file of a segment, and those derived from it."""
+    derived = [
+        sealed_index.path_of(directory, header.number),
+        key_index.path_of(directory, header.number),
+    ]
+    return path_of(directory, header), derived

@@ -1,0 +1,75 @@
+"""Reading sealed segments again, slowly, to find rot while there may still be a backup.
+
+Each step verifies a few frames; a full tour of the log takes days and starts anew. A damaged
+frame is reported once a tour; its messages answer CorruptFrame when they are read, all others
+are served as ever.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cosmodrome_server.store import segment
+from cosmodrome_server.store.files import Files
+from cosmodrome_server.store.scanner import Bad, Found, scan
+from cosmodrome_server.store.segment import SegmentHeader
+
+_log = logging.getLogger(__name__)
+
+
+class Scrubber:
+    """A tour of the sealed segments, on the background thread.
+
+    Args:
+        files: The disk.
+        directory: Of the shard.
+        sealed: Gives the sealed segments, oldest first.
+
+    Attributes:
+        damaged_ranges: How many bad ranges the tour under way, or the last one, found.
+        bytes_verified: In all tours.
+    """
+
+    def __init__(
+        self, files: Files, directory: Path, sealed: Callable[[], list[SegmentHeader]]
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._sealed = sealed
+        self._tour: Iterator[int] = iter(())
+        self.damaged_ranges = 0
+        self.bytes_verified = 0
+
+    def step(self, bytes_max: int) -> None:
+        """Verify about so many bytes; begin a new tour when the last one is over."""
+        verified = 0
+        while verified < bytes_max:
+            found = next(self._tour, None)
+            if found is None:
+                self._tour = self._go()
+                break
+            verified += found
+        self.bytes_verified += verified
+
+    def _go(self) -> Iterator[int]:
+        self.damaged_ranges = 0
+        for header in self._sealed():
+            path = segment.path_of(self._directory, header)
+            if path.name not in self._files.names(self._directory):
+                continue  # Retention was faster.
+            file = self._files.open(path)
+            try:
+                for item in scan(file, header):
+                    if isinstance(item, Found):
+                        yield item.end - item.start
+                    elif isinstance(item, Bad):
+                        self.damaged_ranges += 1
+                        _log.error(
+                            "scrub_found_corruption segment=%d bytes=[%d,%d) reason=%s",
+                            header.number,
+                            item.start,
+                            item.end,
+                            item.reason,
+                        )
+            finally:
+                file.close()

@@ -1,0 +1,308 @@
+"""Delayed messages by the hour in which they are due, each whole, in a file of its own.
+
+    data/shard-0000/timer/2026112014-9f86d081884c7d65.tb      due from 14:00 to 15:00 UTC; salt
+
+    0       8         12     16        24
+    ┌───────┬─────────┬──────┬─────────┬───────┬───────┬───────
+    │ magic │ version │ crc  │ salt    │ entry │ entry │ …
+    └───────┴─────────┴──────┴─────────┴───────┴───────┴───────
+      8 bytes u32       u32    u64
+
+    entry   0       4        8     12       20         28
+            ┌───────┬────────┬─────┬────────┬──────────┬────────────────┐
+            │ magic │ length │ crc │ due ms │ position │ message record │
+            └───────┴────────┴─────┴────────┴──────────┴────────────────┘
+              u32     u32      u32   u64      u64        length bytes; none: recalled
+
+Little-endian. `position` is where the log has the message, and its name here. `crc` is
+CRC-32C over length, due and position, begun with the salt; the record has its own. The salt
+is random, so that no body can imitate an entry, and is in the name, so that a damaged header
+does not take the entries with it.
+
+Why. A delayed message is durable in the log at once. A copy goes here soon after, so that
+retention may take the segment long before the message is due: 40 days of delay are at most
+960 small files, of which only those of this hour and the next are ever in memory.
+
+How it is used (the caller is the timer service, off the loop's thread; one caller at a time):
+
+    copy      append(…) of what is in the log and not copied; sync(); note in the state up to
+              which position all is copied. After a crash some are appended again: `load`
+              keeps one of each position.
+    fire      load(hour) before the hour begins: due times and positions, sorted. Each is put
+              into its queue when it is due: by its log position while that segment is still
+              there, else staged again from read(hour, start).
+    recall    recall(due_ms, position): its entry is not loaded any more. Decided by the core's
+              record in the log; this only saves the work of firing it.
+    end       delete(hour) once every entry's fire is durable.
+"""
+
+import logging
+import os
+import re
+from array import array
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple
+
+from google_crc32c import extend
+from google_crc32c import value as crc32c
+
+from cosmodrome_server.errors import CorruptFrame
+from cosmodrome_server.model.log import MessageRecord
+from cosmodrome_server.store.files import File, Files
+from cosmodrome_server.store.record import decode_message, encode_message
+
+_log = logging.getLogger(__name__)
+
+HOUR_MS = 3_600_000
+DIRECTORY_NAME = "timer"
+
+_NAME = re.compile(r"(\d{10})-([0-9a-f]{16})\.tb")
+_MAGIC = b"COSMOTMR"
+_VERSION = 1
+_HEADER = Struct("<8sIIQ")
+_ENTRY_MAGIC = b"CTE1"
+_ENTRY = Struct("<4sIIQQ")
+_COVERED = Struct("<IQQ")
+_WINDOW_BYTES = 1 << 20
+# Open files; more are closed, after a sync, before another is opened.
+_OPEN_MAX = 64
+# Longer hours are sorted by numpy.
+_NUMPY_FROM = 20_000
+
+
+class DelayedMessages(NamedTuple):
+    """What is due in one hour, in the order of due time and then of position.
+
+    Attributes:
+        due_ms: When.
+        positions: Where the log has, or had, the message.
+        starts: Where its record begins in the bucket; for `TimerBuckets.read`.
+    """
+
+    due_ms: "array[int]"
+    positions: "array[int]"
+    starts: "array[int]"
+
+
+def hour_of(due_ms: int) -> int:
+    """The hour a time lies in, counted from the epoch."""
+    return due_ms // HOUR_MS
+
+
+class _Bucket:
+    """An open bucket file."""
+
+    __slots__ = ("end", "file", "is_synced", "salt")
+
+    def __init__(self, file: File, salt: int, end: int, *, is_synced: bool) -> None:
+        self.file = file
+        self.salt = salt
+        self.end = end
+        self.is_synced = is_synced
+
+    @property
+    def seed(self) -> int:
+        """What the checksums of its entries begin with."""
+        seed: int = crc32c(self.salt.to_bytes(8, "little"))
+        return seed
+
+
+class TimerBuckets:
+    """The buckets of one shard.
+
+    Args:
+        files: The disk.
+        directory: Where the buckets are; made if it is not there.
+        random_bytes: Makes salts.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._random_bytes = random_bytes
+        files.make_directory(directory)
+        self._open: dict[int, _Bucket] = {}
+
+    def hours(self) -> list[int]:
+        """The hours that have a bucket, in order."""
+        return list(self._names())
+
+    def _names(self) -> dict[int, tuple[str, int]]:
+        """Hour → name and salt of its bucket, in order."""
+        found = (_NAME.fullmatch(name) for name in self._files.names(self._directory))
+        return {_hour_named(m[1]): (m[0], int(m[2], 16)) for m in found if m is not None}
+
+    def _knows(self, hour: int) -> bool:
+        return hour in self._open or hour in self._names()
+
+    def append(self, delayed: Iterable[tuple[int, int, MessageRecord]]) -> None:
+        """Add (due ms, log position, message); durable after `sync`.
+
+        Raises:
+            OSError: Some are not added; append all of them again.
+        """
+        parts: dict[int, list[tuple[int, int, bytes]]] = {}
+        for due_ms, position, record in delayed:
+            encoded = b"".join(encode_message(record))
+            parts.setdefault(hour_of(due_ms), []).append((due_ms, position, encoded))
+        for hour, entries in parts.items():
+            self._append(hour, entries)
+
+    def recall(self, due_ms: int, position: int) -> None:
+        """Let the entry of a position be loaded no more; durable after `sync`; raises OSError."""
+        if self._knows(hour_of(due_ms)):
+            self._append(hour_of(due_ms), [(due_ms, position, b"")])
+
+    def sync(self) -> None:
+        """Return when everything appended is on the disk; raises OSError."""
+        for bucket in self._open.values():
+            if not bucket.is_synced:
+                bucket.file.sync()
+                bucket.is_synced = True
+        self._files.sync_directory(self._directory)
+
+    def load(self, hour: int) -> DelayedMessages:
+        """What is due in an hour; damaged entries are left out and logged.
+
+        Raises:
+            OSError: The bucket cannot be read.
+        """
+        found = DelayedMessages(array("Q"), array("Q"), array("Q"))
+        recalled = set()
+        if self._knows(hour):
+            bucket = self._bucket(hour)
+            for due_ms, position, start, length in _scan(bucket, bucket.end):
+                if length:
+                    found.due_ms.append(due_ms)
+                    found.positions.append(position)
+                    found.starts.append(start)
+                else:
+                    recalled.add(position)
+        return _in_order(found, recalled)
+
+    def read(self, hour: int, start: int) -> MessageRecord:
+        """One message of a bucket; `start` is from `load`.
+
+        Raises:
+            CorruptFrame: It is damaged or cannot be read.
+        """
+        try:
+            file = self._bucket(hour).file
+            _, length, _, _, _ = _ENTRY.unpack(file.read(start - _ENTRY.size, _ENTRY.size))
+            return decode_message(file.read(start, length))
+        except OSError as error:
+            raise CorruptFrame(f"timer bucket of hour {hour} cannot be read: {error}") from error
+
+    def delete(self, hour: int) -> None:
+        """Remove a bucket, if it is there; raises OSError."""
+        bucket = self._open.pop(hour, None)
+        if bucket is not None:
+            bucket.file.close()
+        name, _ = self._names().get(hour, ("", 0))
+        if name:
+            self._files.remove(self._directory / name)
+
+    def close(self) -> None:
+        """Sync and close all files; raises OSError."""
+        self.sync()
+        for bucket in self._open.values():
+            bucket.file.close()
+        self._open.clear()
+
+    def _append(self, hour: int, entries: list[tuple[int, int, bytes]]) -> None:
+        bucket = self._bucket(hour)
+        parts = []
+        for due_ms, position, record in entries:
+            crc = extend(bucket.seed, _COVERED.pack(len(record), due_ms, position))
+            parts += [_ENTRY.pack(_ENTRY_MAGIC, len(record), crc, due_ms, position), record]
+        bucket.is_synced = False
+        bucket.file.write(bucket.end, parts)
+        bucket.end += sum(map(len, parts))
+
+    def _bucket(self, hour: int) -> _Bucket:
+        bucket = self._open.get(hour)
+        if bucket is None:
+            if len(self._open) >= _OPEN_MAX:
+                oldest = self._open.pop(next(iter(self._open)))
+                if not oldest.is_synced:
+                    oldest.file.sync()
+                oldest.file.close()
+            name, salt = self._names().get(hour, ("", 0))
+            bucket = self._reopen(name, salt) if name else self._create(hour)
+            self._open[hour] = bucket
+        return bucket
+
+    def _create(self, hour: int) -> _Bucket:
+        salt = int.from_bytes(self._random_bytes(8), "little")
+        file = self._files.open(self._directory / _name(hour, salt), create=True)
+        covered = _HEADER.pack(_MAGIC, _VERSION, 0, salt)
+        file.write(0, [_HEADER.pack(_MAGIC, _VERSION, crc32c(covered), salt)])
+        return _Bucket(file, salt, _HEADER.size, is_synced=False)
+
+    def _reopen(self, name: str, salt: int) -> _Bucket:
+        """Find the end: what a crash left half written is overwritten."""
+        file = self._files.open(self._directory / name)
+        bucket = _Bucket(file, salt, _HEADER.size, is_synced=True)
+        for _, _, start, length in _scan(bucket, file.size()):
+            bucket.end = start + length
+        return bucket
+
+
+def _in_order(found: DelayedMessages, recalled: set[int]) -> DelayedMessages:
+    """Sort by due time and position; leave out what was recalled, or copied twice."""
+    if len(found.due_ms) > _NUMPY_FROM:
+        # Imported late: it costs 20 MB, and most brokers never see such an hour.
+        import numpy as np  # noqa: PLC0415
+
+        due, positions, starts = (np.frombuffer(column, np.uint64) for column in found)
+        kept = np.unique(positions, return_index=True)[1]
+        kept = kept[~np.isin(positions[kept], list(recalled))]
+        kept = kept[np.lexsort((positions[kept], due[kept]))]
+        columns = (array("Q", column[kept].tobytes()) for column in (due, positions, starts))
+        return DelayedMessages(*columns)
+    once = {position: (due, start) for due, position, start in zip(*found, strict=True)}
+    order = sorted((due, p, start) for p, (due, start) in once.items() if p not in recalled)
+    return DelayedMessages(*(array("Q", [entry[at] for entry in order]) for at in range(3)))
+
+
+def _scan(bucket: _Bucket, end: int) -> Iterable[tuple[int, int, int, int]]:
+    """(due, position, start of the record, its length) of every good entry."""
+    file, seed, at = bucket.file, bucket.seed, _HEADER.size
+    window, base = b"", 0
+    while at + _ENTRY.size <= end:
+        if not base <= at <= base + len(window) - _ENTRY.size:
+            window, base = file.read(at, _WINDOW_BYTES), at
+            if len(window) < _ENTRY.size:
+                return
+        magic, length, crc, due_ms, position = _ENTRY.unpack_from(window, at - base)
+        start = at + _ENTRY.size
+        is_whole = magic == _ENTRY_MAGIC and start + length <= end
+        if is_whole and extend(seed, _COVERED.pack(length, due_ms, position)) == crc:
+            yield due_ms, position, start, length
+            at = start + length
+            continue
+        following = window.find(_ENTRY_MAGIC, at - base + 1)
+        if following < 0:
+            # The magic number may lie across the border of two windows.
+            at = max(at + 1, base + len(window) - len(_ENTRY_MAGIC) + 1)
+        else:
+            _log.warning("timer_entry_damaged at=%d", at)
+            at = base + following
+
+
+def _name(hour: int, salt: int) -> str:
+    due = datetime.fromtimestamp(hour * HOUR_MS // 1_000, UTC)
+    return f"{due:%Y%m%d%H}-{salt:016x}.tb"
+
+
+def _hour_named(text: str) -> int:
+    due = datetime.strptime(text, "%Y%m%d%H").replace(tzinfo=UTC)
+    return hour_of(int(due.timestamp()) * 1_000)
