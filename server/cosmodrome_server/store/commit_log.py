@@ -20,6 +20,7 @@ as long as it is recent.
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from cosmodrome_server.errors import (
