@@ -66,7 +66,9 @@ class World:
     def start(self, log: MemoryLog) -> None:
         """Start a broker on a log."""
         self.log = log
-        self.broker = LocalBroker(log, self.clocks, self.settings, self.fatal.append)
+        self.broker = LocalBroker(
+            log, self.clocks, self.settings, self.fatal.append, random_bytes=bytes
+        )
 
     async def restart(self) -> None:
         """Stop cleanly and start again."""

@@ -212,6 +212,11 @@ class MemoryLog:
         log._trimmed = dict(self._trimmed)
         return log
 
+    @property
+    def frames(self) -> list[list[Replayed]]:
+        """What is durable, frame by frame."""
+        return list(self._frames)
+
     def forget_checkpoint(self) -> None:
         """Lose the checkpoint: the next start replays everything."""
         self.rows_saved.clear()

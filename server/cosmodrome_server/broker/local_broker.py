@@ -8,6 +8,7 @@ them are called on the loop's thread.
 """
 
 import asyncio
+import secrets
 from collections.abc import Callable
 
 from cosmodrome_server.broker.operation_verbs import OperationVerbs
@@ -25,6 +26,7 @@ class LocalBroker(OperationVerbs):
         clock: The only source of time.
         settings: See there.
         on_fatal: Called once, on the loop, when a write failed: the process must stop.
+        random_bytes: Draws the key of receipt handles, on the first start of a directory.
     """
 
     def __init__(
@@ -33,9 +35,11 @@ class LocalBroker(OperationVerbs):
         clock: Clock,
         settings: BrokerSettings,
         on_fatal: Callable[[Exception], None],
+        *,
+        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         super().__init__(log, clock, settings, on_fatal)
-        self._open_receipts()
+        self._open_receipts(random_bytes)
         self._open_polling()
         self._commit.touch()
 

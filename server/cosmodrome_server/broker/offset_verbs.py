@@ -131,7 +131,6 @@ class OffsetVerbs(ReceiveVerbs):
             query.queue_id,
             at,
             record.store_timestamp_ms,
-            self._log.position(*queue, at),
             record.system,
             record.user,
             record.body,

@@ -14,6 +14,8 @@ from cosmodrome_server.model.receipt_handle import ReceiptHandle, suffix
 
 # Waiters served in one turn of the loop; the rest is served in the next.
 _SERVED_PER_TURN = 64
+# What a client may call itself and its receives; both are written with every delivery.
+_NAME_CHARS_MAX = 1_024
 INFLIGHT_ATTRIBUTE = "inflight.max"
 
 
@@ -88,7 +90,7 @@ class ReceiveVerbs(SettleVerbs):
         for ack in plan.settled:
             self._put(ack)
         if plan.exhausted:
-            self._shard.consumptions.exhausted += plan.exhausted
+            self._shard.consumptions.exhausted.update(dict.fromkeys(plan.exhausted))
             self._commit.touch()
         self._counters.lost_messages += plan.lost
         if group.group.is_fifo and len(plan.pops) > 1:
@@ -106,7 +108,6 @@ class ReceiveVerbs(SettleVerbs):
                 record.queue_id,
                 queue_offset,
                 record.store_timestamp_ms,
-                self._log.position(pop.topic_id, pop.queue_id, queue_offset),
                 record.system,
                 record.user,
                 record.body,
@@ -197,6 +198,8 @@ def _queue_order(delivery: Delivery) -> tuple[int, int]:
 
 
 def _check_readable(group: GroupState, topic: TopicState, query: ReceiveQuery) -> None:
+    if len(query.attempt_id) > _NAME_CHARS_MAX or len(query.client_id) > _NAME_CHARS_MAX:
+        raise BadRequest(f"client id and attempt id have at most {_NAME_CHARS_MAX} characters")
     if not group.group.is_consumable:
         raise Forbidden(f"consumer group {query.group} may not consume (is_consumable is off)")
     if not topic.topic.permission.is_readable:

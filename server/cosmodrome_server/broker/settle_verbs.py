@@ -1,7 +1,7 @@
 """The verbs that end or extend deliveries, and what time does to them."""
 
-import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import islice
 
 from cosmodrome_server.broker.send_verbs import SendVerbs
 from cosmodrome_server.core.catalogue import GroupState, TopicState
@@ -40,11 +40,11 @@ class SettleVerbs(SendVerbs):
 
     _dead_letters_resume_ms = 0
 
-    def _open_receipts(self) -> None:
+    def _open_receipts(self, random_bytes: Callable[[int], bytes]) -> None:
         """Take up the key of receipt handles, or draw one on the first start."""
         key = self._shard.catalogue.kept.get(RECEIPT_KEY)
         if key is None:
-            key = secrets.token_bytes(32)
+            key = random_bytes(32)
             self.keep(RECEIPT_KEY, key)
         self._handles = ReceiptHandles(key)
         self._live_clients: set[str] = set()
@@ -169,15 +169,13 @@ class SettleVerbs(SendVerbs):
         lease_ms = self._shard.lease_ms
         if not consumptions.exhausted or lease_ms < self._dead_letters_resume_ms:
             return
-        work = consumptions.exhausted[:_DEAD_LETTERS_PER_TURN]
-        del consumptions.exhausted[: len(work)]
-        for at, (place, queue_offset) in enumerate(work):
+        for place, queue_offset in list(islice(consumptions.exhausted, _DEAD_LETTERS_PER_TURN)):
             try:
                 self._bury(place, queue_offset, lease_ms)
             except (StoreFull, OverloadedError):
-                consumptions.exhausted[:0] = work[at:]
                 self._dead_letters_resume_ms = lease_ms + _DEAD_LETTER_RETRY_MS
                 return
+            consumptions.exhausted.pop((place, queue_offset), None)
         if consumptions.exhausted:
             self._commit.touch()
 

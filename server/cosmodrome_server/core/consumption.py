@@ -33,6 +33,8 @@ Pair = tuple[int, int]
 
 # A lease is renewed this long before it ends, or at half its time if that is shorter.
 RENEW_AHEAD_MS = 10_000
+# Entries of heaps that are swept no earlier.
+_SWEEP_MIN = 4_096
 
 
 class Consumption:
@@ -67,9 +69,10 @@ class Consumptions:
         self.last_lease_id = 0
         # What time and records left for others to do; whoever does it empties them.
         self.became_ready: dict[Place, None] = {}
-        self.exhausted: list[tuple[Place, int]] = []
+        self.exhausted: dict[tuple[Place, int], None] = {}
         self._deadlines: list[tuple[int, int, Progress]] = []
         self._renewals: list[tuple[int, int, Progress]] = []
+        self._sweep_at = _SWEEP_MIN
         self._leases_of_client: dict[str, dict[int, Progress]] = {}
         self._dirty: list[Progress] = []
         self._deleted: dict[bytes, None] = {}
@@ -105,14 +108,17 @@ class Consumptions:
 
     def apply_pop(self, record: Pop) -> None:
         """Hand messages out."""
-        consumption = self.by_pair[record.group_id, record.topic_id]
-        progress = consumption.progress[record.queue_id]
+        consumption, progress = self._place_of(record)
+        replaced = progress.leases.get(record.replaces)
         lease = progress.pop(record)
+        if replaced is not None:
+            consumption.inflight -= record.mask.bit_count()
+            if not replaced.mask:
+                self._forget_client(replaced)
         consumption.turn = record.queue_id + 1
         consumption.is_ready_first = bool(record.count)
         if lease is not None:
-            if not record.replaces:
-                consumption.inflight += lease.mask.bit_count()
+            consumption.inflight += lease.mask.bit_count()
             self.last_lease_id = max(self.last_lease_id, record.lease_id)
             self._watch(progress, lease)
         self._soil(progress)
@@ -122,23 +128,52 @@ class Consumptions:
         self._apply_settled(record.lease_id, record.queue_offset, record)
 
     def _apply_settled(self, lease_id: int, queue_offset: int, record: Ack | DeadLetter) -> None:
-        consumption = self.by_pair[record.group_id, record.topic_id]
-        progress = consumption.progress[record.queue_id]
-        progress.settle(lease_id, queue_offset)
-        if lease_id:
+        consumption, progress = self._place_of(record)
+        lease = progress.settle(lease_id, queue_offset)
+        if lease is not None:
             consumption.inflight -= 1
+            if lease.client_id and not lease.mask:
+                self._forget_client(lease)
         self._soil(progress)
 
+    def _place_of(
+        self, record: Pop | Ack | ChangeInvisible | Renew | DeadLetter
+    ) -> tuple[Consumption, Progress]:
+        consumption = self.by_pair.get((record.group_id, record.topic_id))
+        progress = None if consumption is None else consumption.progress.get(record.queue_id)
+        if consumption is None or progress is None:
+            return self._mend(record)
+        return consumption, progress
+
+    def _mend(
+        self, record: Pop | Ack | ChangeInvisible | Renew | DeadLetter
+    ) -> tuple[Consumption, Progress]:
+        """In replay: the frame that began this progress was damaged. Begin it here.
+
+        Raises:
+            KeyError: Its group or topic is as unknown.
+        """
+        start = record.base if isinstance(record, Pop) else 0
+        place = (record.group_id, record.topic_id, record.queue_id)
+        self._apply_offset(SetOffset(record.at_ms, *place, start))
+        return self._place_of(record)
+
     def _apply_change(self, record: ChangeInvisible) -> None:
-        progress = self.at((record.group_id, record.topic_id, record.queue_id))
-        lease = progress.change(record)
+        consumption, progress = self._place_of(record)
+        old, lease = progress.change(record)
+        if old is None:
+            consumption.inflight += 1
+        elif not old.mask:
+            self._forget_client(old)
         self.last_lease_id = max(self.last_lease_id, lease.lease_id)
         self._watch(progress, lease)
         self._soil(progress)
 
     def _apply_renew(self, record: Renew) -> None:
-        progress = self.at((record.group_id, record.topic_id, record.queue_id))
-        lease = progress.leases[record.lease_id]
+        _, progress = self._place_of(record)
+        lease = progress.leases.get(record.lease_id)
+        if lease is None:
+            return
         lease.deadline_ms = record.at_ms + record.invisible_ms
         lease.renewals += 1
         if record.is_last:
@@ -151,7 +186,7 @@ class Consumptions:
         place = (record.group_id, record.topic_id, record.queue_id)
         consumption = self.by_pair.get(place[:2])
         if consumption is None:
-            consumption = self.by_pair[place[:2]] = Consumption(place[:2])
+            consumption = self._begin(place[:2])
         progress = consumption.progress.get(record.queue_id)
         if progress is None:
             progress = Progress(place, record.queue_offset)
@@ -165,6 +200,14 @@ class Consumptions:
         self.became_ready[place] = None
         self._soil(progress)
 
+    def _begin(self, pair: Pair) -> Consumption:
+        group_id, topic_id = pair
+        known = self._catalogue
+        if group_id not in known.groups_by_id or topic_id not in known.topics_by_id:
+            raise KeyError(f"group {group_id} or topic {topic_id} is unknown")
+        consumption = self.by_pair[pair] = Consumption(pair)
+        return consumption
+
     def _watch(self, progress: Progress, lease: Lease) -> None:
         heapq.heappush(self._deadlines, (lease.deadline_ms, lease.lease_id, progress))
         if lease.client_id:
@@ -172,6 +215,16 @@ class Consumptions:
             ahead = min(RENEW_AHEAD_MS, left // 2)
             heapq.heappush(self._renewals, (lease.deadline_ms - ahead, lease.lease_id, progress))
             self._leases_of_client.setdefault(lease.client_id, {})[lease.lease_id] = progress
+        if len(self._deadlines) + len(self._renewals) >= self._sweep_at:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop the entries of leases that are no more: long terms would pile them up."""
+        self._deadlines = [entry for entry in self._deadlines if entry[1] in entry[2].leases]
+        self._renewals = [entry for entry in self._renewals if entry[1] in entry[2].leases]
+        heapq.heapify(self._deadlines)
+        heapq.heapify(self._renewals)
+        self._sweep_at = max(_SWEEP_MIN, 2 * (len(self._deadlines) + len(self._renewals)))
 
     def _forget_client(self, lease: Lease) -> None:
         of_client = self._leases_of_client.get(lease.client_id)
@@ -181,6 +234,7 @@ class Consumptions:
                 del self._leases_of_client[lease.client_id]
 
     def _soil(self, progress: Progress) -> None:
+        progress.row = None
         if not progress.is_dirty:
             progress.is_dirty = True
             self._dirty.append(progress)
@@ -200,7 +254,8 @@ class Consumptions:
         group_id, topic_id, _ = progress.place
         self.by_pair[group_id, topic_id].inflight -= len(offsets)
         if progress.ready[offsets[0]] > self._catalogue.groups_by_id[group_id].group.max_attempts:
-            self.exhausted += [(progress.place, queue_offset) for queue_offset in offsets]
+            for queue_offset in offsets:
+                self.exhausted[progress.place, queue_offset] = None
         self.became_ready[progress.place] = None
         self._soil(progress)
 
@@ -251,13 +306,14 @@ class Consumptions:
                 self.became_ready.pop(progress.place, None)
                 self._deleted[progress_row.encode_key(progress.place)] = None
         gone = set(pairs)
-        self.exhausted = [work for work in self.exhausted if work[0][:2] not in gone]
+        for work in [work for work in self.exhausted if work[0][:2] in gone]:
+            del self.exhausted[work]
 
     def rows(self) -> Iterator[Row]:
         """All progress."""
         for consumption in self.by_pair.values():
             for progress in consumption.progress.values():
-                yield progress_row.encode_key(progress.place), progress_row.encode_value(progress)
+                yield progress_row.encode_key(progress.place), progress_row.value_of(progress)
 
     def dirty_rows(self) -> Iterator[DirtyRow]:
         """Progress that changed since the last call."""
@@ -269,7 +325,7 @@ class Consumptions:
             progress.is_dirty = False
             key = progress_row.encode_key(progress.place)
             if key not in deleted:
-                yield key, progress_row.encode_value(progress)
+                yield key, progress_row.value_of(progress)
 
     def restore(self, key: bytes, value: bytes) -> None:
         """Take back one progress; groups and topics are there already."""
@@ -283,8 +339,6 @@ class Consumptions:
         for lease in progress.leases.values():
             self._watch(progress, lease)
         attempts_max = self._catalogue.groups_by_id[group_id].group.max_attempts
-        self.exhausted += [
-            (progress.place, queue_offset)
-            for queue_offset, attempt in progress.ready.items()
-            if attempt > attempts_max
-        ]
+        for queue_offset, attempt in progress.ready.items():
+            if attempt > attempts_max:
+                self.exhausted[progress.place, queue_offset] = None

@@ -13,13 +13,18 @@ Between floor and cursor every offset is in exactly one of three places:
 A lease is one object per pop call, however many messages it holds: a base offset and a
 bitmap of those not settled. Messages are never copied to be delivered again.
 
-Everything here is changed by `core.consumption` only, when it applies a record.
+Everything here is changed by `core.consumption` only, when it applies a record. Live, a
+record always fits the state it was planned against. In replay it may not, when a damaged
+frame before it was passed over: then what is missing is taken as if it had been there.
 """
 
 from cosmodrome_server.core.done_set import DoneSet
 from cosmodrome_server.core.records import ChangeInvisible, Pop
 
 Place = tuple[int, int, int]
+
+# Attempts are counted up to here: what two bytes hold.
+ATTEMPT_MAX = 65_535
 
 
 class Lease:
@@ -89,6 +94,8 @@ class Progress:
         attempt_leases: The leases of that receive.
         is_reset_pending: An operator moved the group and no consumer has noticed yet.
         is_dirty: Changed since its row was written last.
+        row: Its row as bytes, None since it changed; kept so that a snapshot of many
+            progresses encodes only those in use.
     """
 
     __slots__ = (
@@ -101,6 +108,7 @@ class Progress:
         "leases",
         "place",
         "ready",
+        "row",
     )
 
     def __init__(self, place: Place, start: int) -> None:
@@ -113,6 +121,7 @@ class Progress:
         self.attempt_leases: list[int] = []
         self.is_reset_pending = False
         self.is_dirty = False
+        self.row: bytes | None = None
 
     @property
     def inflight(self) -> int:
@@ -162,11 +171,13 @@ class Progress:
     def _take_ready(self, base: int, mask: int) -> None:
         while mask:
             low = mask & -mask
-            del self.ready[base + low.bit_length() - 1]
+            self.ready.pop(base + low.bit_length() - 1, None)
             mask ^= low
 
     def _take_over(self, record: Pop) -> None:
-        old = self.leases[record.replaces]
+        old = self.leases.get(record.replaces)
+        if old is None:
+            return
         shift = record.base - old.base
         old.mask &= ~(record.mask << shift if shift >= 0 else record.mask >> -shift)
         if not old.mask:
@@ -181,41 +192,43 @@ class Progress:
         if record.lease_id:
             self.attempt_leases.append(record.lease_id)
 
-    def settle(self, lease_id: int, queue_offset: int) -> None:
-        """End a delivery, or what waits for one (lease 0), for good."""
-        if lease_id:
-            self._leave(lease_id, queue_offset)
-        else:
+    def settle(self, lease_id: int, queue_offset: int) -> Lease | None:
+        """End a delivery, or what waits for one, for good; return the lease it left."""
+        lease = self._leave(lease_id, queue_offset)
+        if lease is None:
             self.ready.pop(queue_offset, None)
         self.done.add(queue_offset)
+        return lease
 
-    def _leave(self, lease_id: int, queue_offset: int) -> Lease:
-        lease = self.leases[lease_id]
+    def _leave(self, lease_id: int, queue_offset: int) -> Lease | None:
+        lease = self.leases.get(lease_id)
+        if lease is None or not lease.holds(queue_offset):
+            return None
         lease.mask ^= 1 << (queue_offset - lease.base)
         if not lease.mask:
             del self.leases[lease_id]
         return lease
 
-    def change(self, record: ChangeInvisible) -> Lease:
-        """Give one message a lease of its own."""
+    def change(self, record: ChangeInvisible) -> tuple[Lease | None, Lease]:
+        """Give one message a lease of its own; return the lease it left, and that one."""
         old = self._leave(record.lease_id, record.queue_offset)
         lease = Lease(
             record.new_lease_id,
             record.queue_offset,
             1,
             record.at_ms + record.invisible_ms,
-            old.attempt,
+            1 if old is None else old.attempt,
         )
         lease.popped_ms = record.at_ms
         lease.is_suspended = record.is_suspended
         self.leases[lease.lease_id] = lease
-        return lease
+        return old, lease
 
     def expire(self, lease: Lease) -> list[int]:
         """Make what is left of a lease ready; return those offsets, ascending."""
         del self.leases[lease.lease_id]
         offsets = lease.offsets()
-        attempt = lease.attempt if lease.is_suspended else lease.attempt + 1
+        attempt = lease.attempt if lease.is_suspended else min(lease.attempt + 1, ATTEMPT_MAX)
         for queue_offset in offsets:
             self.ready[queue_offset] = attempt
         return offsets

@@ -40,6 +40,13 @@ def decode_key(key: bytes) -> Place:
     return group_id, topic_id, queue_id
 
 
+def value_of(progress: Progress) -> bytes:
+    """The value of a progress, encoded if it changed since the last call."""
+    if progress.row is None:
+        progress.row = encode_value(progress)
+    return progress.row
+
+
 def encode_value(progress: Progress) -> bytes:
     """The value of a progress."""
     chunks = progress.done.above_floor()

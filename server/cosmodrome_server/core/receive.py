@@ -23,6 +23,8 @@ from cosmodrome_server.core.records import LEASE_SPAN, Ack, Pop
 from cosmodrome_server.errors import CorruptFrame, MessageNotFound
 from cosmodrome_server.model.log import MessageRecord, QueueReader
 
+# Messages one receive finds delivered too often; the next receive finds the rest.
+_EXHAUSTED_MAX = 1_024
 # Offsets one receive looks at before it lets others have a turn of the loop.
 SCAN_OFFSETS_MAX = 65_536
 _SCAN_STEP = 4_096
@@ -114,7 +116,7 @@ class ReceivePlanner:
             run: Found = []
             run_attempt = 0
             for queue_offset, attempt in progress.ready.items():
-                if not quota:
+                if not quota or len(self.plan.exhausted) >= _EXHAUSTED_MAX:
                     break
                 if attempt > self._demand.attempts_max:
                     self.plan.exhausted.append((progress.place, queue_offset))

@@ -72,6 +72,8 @@ class Shard:
         self.became_visible: dict[tuple[int, int], None] = {}
         # Bytes of messages applied since somebody last emptied it.
         self.bytes_applied = 0
+        # Records passed over in replay because what they are about is unknown.
+        self.orphans = 0
         self._staged_ends: Ends = {}
 
     # Starting
@@ -91,11 +93,15 @@ class Shard:
 
     def replay(self, replayed: Replayed) -> None:
         """Apply one record of the log."""
-        if replayed.kind is RecordKind.MESSAGE:
-            assert replayed.message is not None, "a MESSAGE record holds a message"
-            self.apply_message(replayed.message, replayed.position)
-        else:
-            self.apply(replayed.kind, replayed.payload)
+        try:
+            if replayed.kind is RecordKind.MESSAGE:
+                assert replayed.message is not None, "a MESSAGE record holds a message"
+                self.apply_message(replayed.message, replayed.position)
+            else:
+                self.apply(replayed.kind, replayed.payload)
+        except KeyError:
+            # The record that made its topic or group was in a damaged frame.
+            self.orphans += 1
 
     def started(self) -> None:
         """All records were replayed: what they say is durable."""

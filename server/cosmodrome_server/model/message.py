@@ -77,7 +77,6 @@ class StoredMessage:
         queue_offset: Its place there.
         store_timestamp_ms: When it was stored; of a delayed or transactional message,
             when it became visible.
-        log_position: Where the record lies in the commit log; the id operators see.
         system: See the module; memoryview or bytes.
         user: See the module.
         body: As sent.
@@ -87,7 +86,6 @@ class StoredMessage:
     queue_id: int
     queue_offset: int
     store_timestamp_ms: int
-    log_position: int
     system: bytes
     user: bytes
     body: bytes
