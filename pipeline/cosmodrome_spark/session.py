@@ -61,10 +61,11 @@ def build_session(options: SessionOptions) -> "SparkSession":
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
-    if options.share_classes:
-        _share_classes()
     builder = SparkSession.builder.appName(options.app_name).master(_with_retries(options.master))
-    for name, value in {**_settings(options), **options.conf}.items():
+    settings = _settings(options)
+    if options.share_classes:
+        settings["spark.driver.extraJavaOptions"] = _shared_classes()
+    for name, value in {**settings, **options.conf}.items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
     spark.sparkContext.setLogLevel(os.environ.get("COSMODROME_SPARK_LOG", "ERROR"))
@@ -127,8 +128,8 @@ def _with_retries(master: str) -> str:
     return master
 
 
-def _share_classes() -> None:
-    """Use the class data archive of this Spark and Java; the first run makes it."""
+def _shared_classes() -> str:
+    """Java options that use the class data archive of this Spark and Java; the first run makes it."""
     import pyspark  # noqa: PLC0415
 
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
@@ -137,5 +138,4 @@ def _share_classes() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     archive = folder / f"spark-{pyspark.__version__}-{version}.jsa"
     use = "-XX:SharedArchiveFile" if archive.exists() else "-XX:ArchiveClassesAtExit"
-    flags = f"{use}={archive} -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
-    os.environ["JDK_JAVA_OPTIONS"] = f"{os.environ.get('JDK_JAVA_OPTIONS', '')} {flags}".strip()
+    return f"{use}={archive} -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"

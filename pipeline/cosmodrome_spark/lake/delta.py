@@ -116,7 +116,8 @@ class DeltaLakeTable:
                     rows=row.get("num_records") or 0,
                     bytes=row["size_bytes"],
                     partition={
-                        name: str(row.get(f"partition.{name}")) for name in self._layout.partition_by
+                        name: str(row.get(f"partition.{name}"))
+                        for name in self._layout.partition_by
                     },
                     modified_ms=_milliseconds(row["modification_time"]),
                 )
@@ -125,7 +126,7 @@ class DeltaLakeTable:
             key=lambda each: each.path,
         )
 
-    def replace(self, old: Sequence[DataFile], new: Sequence[DataFile], job: str) -> None:
+    def replace(self, _old: Sequence[DataFile], _new: Sequence[DataFile], job: str) -> None:
         """Not how Delta compacts: `optimize` does it inside the library."""
         raise TableConflict(f"job {job!r}: Delta compacts itself, see DeltaLakeTable.optimize")
 

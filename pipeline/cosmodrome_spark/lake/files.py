@@ -104,7 +104,9 @@ class FileWriter:
             with contextlib.suppress(OSError):
                 file.writer.close()
                 file.sink.close()
-        for path in [file.path for file in (*self._open.values(), *self.files)]:
+        for path in [each.path for each in self._open.values()] + [
+            each.path for each in self.files
+        ]:
             with contextlib.suppress(OSError):
                 self._fs.delete_file(f"{self._root}/{path}")
 
@@ -125,7 +127,9 @@ class FileWriter:
                     same = (
                         pc.is_null(batch.column(name))
                         if value is None
-                        else pc.equal(batch.column(name), pa.scalar(value, batch.schema.field(name).type))
+                        else pc.equal(
+                            batch.column(name), pa.scalar(value, batch.schema.field(name).type)
+                        )
                     )
                     mask = same if mask is None else pc.and_(mask, same)
                 part = batch.filter(pc.fill_null(mask, False))  # noqa: FBT003 - pyarrow's
@@ -179,9 +183,7 @@ def rewrite(layout: Layout, old: Sequence[str], order: Sequence[str]) -> list[Da
         OSError: A file cannot be read or written.
     """
     filesystem_, root = filesystem(layout)
-    tables = [
-        pq.ParquetFile(filesystem_.open_input_file(f"{root}/{path}")).read() for path in old
-    ]
+    tables = [pq.ParquetFile(filesystem_.open_input_file(f"{root}/{path}")).read() for path in old]
     table = pa.concat_tables(tables, promote_options="default")
     names = [name for name in order if name in table.schema.names]
     if names:

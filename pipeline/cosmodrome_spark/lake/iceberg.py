@@ -4,6 +4,7 @@ The origin of a commit stands in its snapshot and, because snapshots expire, in 
 properties too; both change in one Iceberg transaction.
 """
 
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,7 +33,7 @@ try:
         NoSuchTableError,
         TableAlreadyExistsError,
     )
-    from pyiceberg.expressions import And, BooleanExpression, EqualTo
+    from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, Reference
     from pyiceberg.table import Table
     from pyiceberg.transforms import IdentityTransform
 except ImportError as error:
@@ -64,10 +65,8 @@ class IcebergTable:
     def create(self, schema: pa.Schema) -> None:
         """Create the table where there is none; raises TableConflict for other columns."""
         catalog = self._opened()
-        try:
+        with contextlib.suppress(NamespaceAlreadyExistsError):
             catalog.create_namespace(_NAMESPACE)
-        except NamespaceAlreadyExistsError:
-            pass
         try:
             table = catalog.create_table(self._name, schema, location=self._location())
             with table.update_spec() as spec:
@@ -213,8 +212,7 @@ def _progress(table: Table, job: str) -> Progress | None:
 
 
 def _only(partition: dict[str, str]) -> BooleanExpression:
-    first, *others = [EqualTo(name, value) for name, value in partition.items()]
-    condition: BooleanExpression = first
-    for each in others:
-        condition = And(condition, each)
+    condition: BooleanExpression = AlwaysTrue()
+    for name, value in partition.items():
+        condition = And(condition, EqualTo(Reference(name), value))  # type: ignore[call-arg, arg-type]  # pydantic hides the positions
     return condition

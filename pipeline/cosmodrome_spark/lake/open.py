@@ -34,7 +34,9 @@ def open_table(table_format: str, layout: Layout) -> LakeTable:
             raise InvalidJobConfig(f"no table format {table_format!r}: {', '.join(FORMATS)}")
 
 
-def read_table(spark: "SparkSession", table: LakeTable, *, schema: str | None = None) -> "DataFrame":
+def read_table(
+    spark: "SparkSession", table: LakeTable, *, schema: str | None = None
+) -> "DataFrame":
     """The visible rows of a table as a DataFrame, read by Spark's own Parquet reader.
 
     Args:

@@ -80,13 +80,29 @@ class Buffer:
         self.bytes[: self.size] = raw
         self.bytes[self.size :] = 0
         self._words: Words = np.ndarray(
-            (self.size + PAD_BYTES - 8,), np.dtype("<u8"), self.bytes.data, strides=(1,)
+            (self.size + PAD_BYTES - 7,), np.dtype("<u8"), self.bytes.data, strides=(1,)
         )
+
+    @classmethod
+    def mapped(cls, data: Bytes) -> "Buffer":
+        """Bytes used where they lie, for files much larger than what is read of them."""
+        buffer = cls.__new__(cls)
+        buffer.size = len(data)
+        buffer.bytes = data
+        buffer._words = np.ndarray(  # noqa: SLF001 - its own
+            (len(data) - 7,), np.dtype("<u8"), data.data, strides=(1,)
+        )
+        return buffer
 
     def words_at(self, positions: Ints) -> Words:
         """The eight bytes at each position."""
-        words: Words = self._words[positions]
-        return words
+        last = len(self._words) - 1
+        if not positions.size or int(positions.max()) <= last:
+            words: Words = self._words[positions]
+            return words
+        # Within the last seven bytes of a mapped file: look from further left, and shift.
+        near = np.minimum(positions, last)
+        return self._words[near] >> ((positions - near).astype(np.uint64) << np.uint64(3))
 
 
 def varints(words: Words) -> tuple[Ints, Ints]:

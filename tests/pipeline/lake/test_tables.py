@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from cosmodrome_spark.errors import TableConflict
 from cosmodrome_spark.lake.base import LakeTable, Layout, Origin, Progress, check_lineage
 from cosmodrome_spark.lake.files import FileWriter, rewrite, table_schema, write_files
@@ -127,7 +128,7 @@ def test_an_empty_batch_is_remembered_too(make: MakeTable) -> None:
 def test_a_table_with_other_columns_is_refused(make: MakeTable) -> None:
     make().create(table_schema(arrow_schema(("topic", "queue_offset", "store_timestamp"))))
 
-    with pytest.raises(TableConflict, match="lacks the columns .*body"):
+    with pytest.raises(TableConflict, match=r"lacks the columns .*body"):
         make().create(table_schema(arrow_schema()))
 
 

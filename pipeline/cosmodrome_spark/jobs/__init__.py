@@ -1,0 +1,1 @@
+"""Ready-made jobs: one file each, wiring only. `registry` lists them, `run` runs them."""

@@ -1,0 +1,175 @@
+"""Running a job: its session, its query, its restarts, its end.
+
+    start ──▶ query ──▶ fails ──▶ wait (back-off) ──▶ start again from the checkpoint
+                 └──▶ SIGTERM, SIGINT ──▶ the batch under way ends ──▶ stop ──▶ exit code 0
+
+A failure that repeating cannot cure (data loss, a refused option, another lineage) ends the
+job at once. A batch that succeeds resets the back-off.
+"""
+
+import logging
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cosmodrome_spark.jobs.config import JobConfig
+from cosmodrome_spark.jobs.progress import BatchProgress, Listener, Teller, prometheus
+from cosmodrome_spark.session import build_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_log = logging.getLogger(__name__)
+BACKOFF_S_FIRST = 1.0
+BACKOFF_S_MAX = 60.0
+STOP_GRACE_S = 300
+_POLL_S = 1
+# Of our own errors, those that another attempt cannot cure; Spark hands them over as text.
+_FATAL = ("DataLoss", "InvalidOption", "InvalidJobConfig", "TableConflict", "UnsupportedByServer")
+
+
+@dataclass(slots=True)
+class JobContext:
+    """What a job gets.
+
+    Attributes:
+        config: What it was told.
+        once: Read what is there now, then end.
+        stopping: Set when the job is to end.
+        tell: Takes progress.
+    """
+
+    config: JobConfig
+    once: bool = False
+    stopping: threading.Event = field(default_factory=threading.Event)
+    tell: Callable[[BatchProgress], None] = field(default_factory=Teller)
+    _spark: "SparkSession | None" = None
+
+    @property
+    def spark(self) -> "SparkSession":
+        """The session; started when it is first asked for."""
+        if self._spark is None:
+            self._spark = build_session(self.config.session)
+        return self._spark
+
+    def close(self) -> None:
+        """End the session, if one was started."""
+        if self._spark is not None:
+            self._spark.stop()
+            self._spark = None
+
+
+@contextmanager
+def stop_on_signals(stopping: threading.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT ask to stop; a second SIGINT interrupts."""
+
+    def ask(number: int, _frame: object) -> None:
+        if stopping.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stopping.set()
+
+    before = {each: signal.signal(each, ask) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def context_for(config: JobConfig, *, once: bool, metrics_port: int | None) -> JobContext:
+    """A context that tells people and machines."""
+    teller = Teller(bar=sys.stderr if sys.stderr.isatty() else None)
+    if metrics_port is None:
+        return JobContext(config, once=once, tell=teller)
+    feed = prometheus(metrics_port)
+
+    def tell(progress: BatchProgress) -> None:
+        teller(progress)
+        feed(progress)
+
+    return JobContext(config, once=once, tell=tell)
+
+
+def run_query(context: JobContext, writer: "Callable[[], DataStreamWriter]") -> int:
+    """Run a streaming query to its end; return the exit code.
+
+    Args:
+        context: See there.
+        writer: Makes the query, without checkpoint and trigger; called for each attempt.
+    """
+    stream = context.config.stream
+    checkpoint = context.config.must_checkpoint()
+    healthy = threading.Event()
+
+    def tell(progress: BatchProgress) -> None:
+        healthy.set()
+        context.tell(progress)
+
+    listener = Listener(context.config.name, tell)
+    context.spark.streams.addListener(listener)
+    attempt = 0
+    try:
+        while True:
+            made = writer().option("checkpointLocation", checkpoint)
+            if context.once:
+                made = made.trigger(availableNow=True)
+            else:
+                made = made.trigger(processingTime=f"{stream.trigger_ms} milliseconds")
+            failure = _await(made.start(), context)
+            if failure is None:
+                return 0
+            attempt = 1 if healthy.is_set() else attempt + 1
+            healthy.clear()
+            if _is_fatal(failure) or attempt > stream.retries or context.stopping.is_set():
+                _log.error("job %s failed: %s", context.config.name, failure)
+                return 1
+            pause_s = backoff_s(attempt, random.Random())
+            _log.warning("job %s: %s; again in %.1f s", context.config.name, failure, pause_s)
+            context.stopping.wait(pause_s)
+    finally:
+        context.spark.streams.removeListener(listener)
+
+
+def backoff_s(attempt: int, chance: random.Random) -> float:
+    """How long to wait before attempt `attempt` + 1: doubling, with jitter, bounded."""
+    whole: float = min(BACKOFF_S_MAX, BACKOFF_S_FIRST * 2 ** (attempt - 1))
+    return whole * (0.5 + chance.random() / 2)
+
+
+def _await(query: "StreamingQuery", context: JobContext) -> str | None:
+    """Wait for the end of a query; return why it failed, or None."""
+    from pyspark.errors import StreamingQueryException  # noqa: PLC0415  # Spark is optional
+
+    try:
+        while not query.awaitTermination(_POLL_S):
+            if context.stopping.is_set():
+                _stop_after_batch(query)
+                return None
+    except StreamingQueryException as error:
+        return str(error)
+    return None
+
+
+def _stop_after_batch(query: "StreamingQuery") -> None:
+    """Let the batch under way end, at most `STOP_GRACE_S`; an idle query stops at once."""
+    waited_s = 0
+    last = query.lastProgress
+    batch = last["batchId"] if last else -1
+    while query.isActive and query.status["isTriggerActive"] and waited_s < STOP_GRACE_S:
+        now = query.lastProgress
+        if now and now["batchId"] != batch:
+            break
+        query.awaitTermination(_POLL_S)
+        waited_s += _POLL_S
+    query.stop()
+
+
+def _is_fatal(failure: str) -> bool:
+    return any(f"errors.{name}" in failure for name in _FATAL)

@@ -1,0 +1,1 @@
+"""Writing DataFrames to topics: rows to requests (`encode`), requests to acks (`sender`)."""
