@@ -20,6 +20,7 @@ from cosmodrome_server.broker.local_broker import LocalBroker
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.clock import Clock, SystemClock
 from cosmodrome_server.config import Config, ConfigError
+from cosmodrome_server.errors import StoreError
 from cosmodrome_server.model.log import Log
 from cosmodrome_server.proxy import service
 from cosmodrome_server.proxy.client_events import ClientEvents
@@ -31,6 +32,9 @@ from cosmodrome_server.proxy.security.directory import Directory
 from cosmodrome_server.proxy.security.guard import Guard
 from cosmodrome_server.proxy.sessions import Sessions
 from cosmodrome_server.proxy.tls import Certificates
+from cosmodrome_server.store import opening
+from cosmodrome_server.store.group_commit import parse_durability
+from cosmodrome_server.store.platform import LogOptions
 
 _log = logging.getLogger(__name__)
 
@@ -180,9 +184,24 @@ def _advertised(config: Config, port: int) -> tuple[str, int]:
     ), port
 
 
-def open_log(config: Config) -> Log:
-    """Open the log of the data directory."""
-    raise NotImplementedError
+def open_log(config: Config, clock: Clock) -> Log:
+    """Open the log of the data directory.
+
+    Raises:
+        StoreLocked: Another process owns it.
+        StoreError: A newer version wrote it.
+    """
+    store = config.store
+    options = LogOptions(
+        durability=parse_durability(store.durability),
+        segment_bytes=store.segment_mib << 20,
+        reserve_bytes=store.reserve_mib << 20,
+        staged_bytes_max=store.staged_mib << 20,
+        retention_ms=store.retention_hours * 3_600_000,
+        retention_bytes=store.retention_mib << 20,
+        scrub_bytes_s=store.scrub_mib_s << 20,
+    )
+    return opening.open_log(config.data, options, clock)
 
 
 async def serve(config: Config, *, announce: Announce | None = None) -> int:
@@ -200,9 +219,9 @@ async def serve(config: Config, *, announce: Announce | None = None) -> int:
         with contextlib.suppress(NotImplementedError):
             loop.add_signal_handler(number, stop.set)
     try:
-        log = open_log(config)
-        app = await start(config, log, SystemClock())
-    except (ConfigError, OSError) as error:
+        clock = SystemClock()
+        app = await start(config, open_log(config, clock), clock)
+    except (ConfigError, OSError, StoreError) as error:
         sys.stderr.write(f"cosmodrome: {error}\n")
         return 2
     for line in greeting(app):

@@ -1,0 +1,131 @@
+"""Channels, shared by every client of one loop: one connection per (endpoints, TLS).
+
+Counted, and closed when the last client gives it back. A child process after a fork has a loop
+of its own, so it never touches a channel of its parent.
+"""
+
+import asyncio
+import socket
+import ssl
+import weakref
+from dataclasses import dataclass, field
+
+import grpc
+import grpc.aio
+
+from cosmodrome._core.endpoints import Endpoints
+from cosmodrome.config import Tls
+from cosmodrome.errors import ConfigurationError, ConnectionFailed
+
+# The reference pings every 300 s; 60 s find a dead connection before a receive's deadline
+# has passed three times. Brokers of ours tolerate pings every 10 s.
+_OPTIONS: tuple[tuple[str, int | str], ...] = (
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_retries", 0),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+_PARTIAL_CHAIN = 0x80000
+
+
+@dataclass(slots=True)
+class Channel:
+    """A connection and the callables made on it."""
+
+    endpoints: Endpoints
+    channel: grpc.aio.Channel
+    users: int = 0
+    callables: dict[str, object] = field(default_factory=dict)
+
+
+_Key = tuple[Endpoints, Tls | None]
+_pools: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, Channel]]" = (
+    weakref.WeakKeyDictionary()
+)
+
+
+async def borrow(endpoints: Endpoints, tls: Tls | None) -> Channel:
+    """Take the channel to `endpoints`; make it if there is none.
+
+    Raises:
+        ConfigurationError: A TLS file cannot be read.
+        ConnectionFailed: Insecure TLS, and nobody there to show a certificate.
+    """
+    pool = _pools.setdefault(asyncio.get_running_loop(), {})
+    key = (endpoints, tls)
+    known = pool.get(key)
+    if known is None:
+        made = await _open(endpoints, tls)
+        known = pool.setdefault(key, Channel(endpoints, made))
+        if known.channel is not made:  # two asked at once; the second one's is not needed
+            await made.close(None)
+    known.users += 1
+    return known
+
+
+async def give_back(channel: Channel, tls: Tls | None) -> None:
+    """Return a channel; the last user closes it."""
+    channel.users -= 1
+    if channel.users == 0:
+        pool = _pools.get(asyncio.get_running_loop(), {})
+        if pool.get((channel.endpoints, tls)) is channel:
+            del pool[channel.endpoints, tls]
+        await channel.channel.close(None)
+
+
+async def _open(endpoints: Endpoints, tls: Tls | None) -> grpc.aio.Channel:
+    options = list(_OPTIONS)
+    if tls is None:
+        return grpc.aio.insecure_channel(endpoints.target, options=options)
+    roots, server_name = _read(tls.ca), tls.server_name
+    if tls.is_insecure:
+        roots, server_name = await asyncio.to_thread(_shown_certificate, endpoints.addresses[0])
+    if server_name:
+        options.append(("grpc.ssl_target_name_override", server_name))
+    credentials = grpc.ssl_channel_credentials(roots, _read(tls.key), _read(tls.certificate))
+    return grpc.aio.secure_channel(endpoints.target, credentials, options=options)
+
+
+def _read(path: object) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        with open(str(path), "rb") as file:  # noqa: PTH123 - of any path-like
+            return file.read()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _shown_certificate(address: tuple[str, int]) -> tuple[bytes, str]:
+    """The certificate a server shows, and a name on it: trusted as it is, once."""
+    try:
+        shown = ssl.get_server_certificate(address, timeout=5)
+        context = ssl.create_default_context(cadata=shown)
+        context.check_hostname = False
+        context.verify_flags |= _PARTIAL_CHAIN
+        with (
+            socket.create_connection(address, timeout=5) as plain,
+            context.wrap_socket(plain, server_hostname=address[0]) as secured,
+        ):
+            return shown.encode(), _name_on(secured.getpeercert() or {})
+    except (OSError, ssl.SSLError) as error:
+        raise ConnectionFailed(f"no certificate from {address[0]}:{address[1]}: {error}") from error
+
+
+def _name_on(certificate: object) -> str:
+    assert isinstance(certificate, dict)
+    for kind, name in certificate.get("subjectAltName", ()):
+        if kind == "DNS":
+            return str(name).replace("*", "any")
+    for part in certificate.get("subject", ()):
+        for key, value in part:
+            if key == "commonName":
+                return str(value)
+    return ""

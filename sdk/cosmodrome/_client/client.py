@@ -1,0 +1,353 @@
+"""What every client does: start, routes, sessions, heartbeats, stop.
+
+    start   route of every topic (max_startup_attempts) ─▶ a session with every broker ─▶
+            settings of at least one ─▶ background jobs ─▶ running
+    jobs    heartbeat 10 s (first 1 s) · routes 30 s (first 10 s) · settings 5 min
+    stop    the client's own part ─▶ NotifyClientTermination ─▶ tasks ─▶ channels
+
+A dead broker does not keep a client from starting while another one answers; a failed start
+leaves no task and no channel behind.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterable
+from enum import Enum
+from typing import Self
+
+from cosmodrome._client import diagnostics
+from cosmodrome._client.rpc import Rpc
+from cosmodrome._client.session import Command, Session
+from cosmodrome._client.tasks import Tasks
+from cosmodrome._core import endpoints as endpoint_text
+from cosmodrome._core.endpoints import Endpoints
+from cosmodrome._core.isolation import Isolation
+from cosmodrome._core.route import Route, route_of
+from cosmodrome.config import ClientConfiguration
+from cosmodrome.errors import (
+    CosmodromeError,
+    DeadlineExceeded,
+    NotRunning,
+    TransportError,
+    UnrecognizedClientType,
+)
+from cosmodrome.interceptors import Interceptor, Interceptors
+from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_proto import service_pb2 as rpc
+
+_log = logging.getLogger("cosmodrome")
+HEARTBEAT_S, HEARTBEAT_FIRST_S = 10.0, 1.0
+ROUTE_S, ROUTE_FIRST_S = 30.0, 10.0
+RESYNC_S = 300.0
+SETTLE_S = 3.0
+# Two heartbeats without an answer: the connection is half open, dial again.
+DEAD_HEARTBEATS = 2
+_counter = itertools.count(1)
+Job = Callable[[], Awaitable[None]]
+_BASE36 = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+class State(Enum):
+    """Where in its life a client is."""
+
+    CREATED = "created"
+    STARTING = "starting"
+    RUNNING = "running"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+def new_client_id() -> str:
+    """`host@pid@index@base36(nanoseconds)`, as the official clients write it."""
+    number, digits = time.time_ns(), ""
+    while number:
+        number, digit = divmod(number, 36)
+        digits = _BASE36[digit] + digits
+    return f"{socket.gethostname()}@{os.getpid()}@{next(_counter)}@{digits}"
+
+
+class Client(ABC):
+    """Base of producers and consumers."""
+
+    def __init__(
+        self,
+        configuration: ClientConfiguration | str,
+        *,
+        interceptors: Iterable[Interceptor] = (),
+        by_latency: bool = False,
+    ) -> None:
+        self._configuration = ClientConfiguration.of(configuration)
+        self._client_id = new_client_id()
+        self._pid = os.getpid()
+        self._state = State.CREATED
+        self._access_point = endpoint_text.parse(self._configuration.endpoints)
+        self._interceptors = Interceptors(interceptors)
+        self._isolation = Isolation(by_latency=by_latency)
+        self._routes: dict[str, Route] = {}
+        self._route_locks: dict[str, asyncio.Lock] = {}
+        self._sessions: dict[Endpoints, Session] = {}
+        self._missed: dict[Endpoints, int] = {}
+        self._rpc: Rpc
+        self._tasks: Tasks
+
+    @property
+    def client_id(self) -> str:
+        """The id brokers know this client by."""
+        return self._client_id
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and not closed."""
+        return self._state is State.RUNNING
+
+    async def start(self) -> Self:
+        """Connect; returns when the broker has answered the client's settings.
+
+        Raises:
+            NotRunning: It was started before.
+            CosmodromeError: Why the start failed; nothing of it is left behind.
+        """
+        if self._state is not State.CREATED:
+            raise NotRunning(f"the client was started before; it is {self._state.value}")
+        self._state = State.STARTING
+        self._tasks = Tasks()
+        self._rpc = Rpc(self._configuration, self._client_id)
+        try:
+            await self._connect()
+            await self._on_started()
+        except BaseException:
+            await self._release()
+            raise
+        self._state = State.RUNNING
+        return self
+
+    async def close(self) -> None:
+        """Stop; again is fine. Bounded by the request timeout beyond the client's own part."""
+        if self._state in (State.CLOSING, State.CLOSED, State.CREATED):
+            if self._state is State.CREATED:
+                self._state = State.CLOSED
+            return
+        self._state = State.CLOSING
+        try:
+            await self._on_closing()
+            await self._say_goodbye()
+        finally:
+            await self._release()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # What each kind of client says and does.
+
+    @abstractmethod
+    def _settings(self) -> pb.Settings:
+        """What the client says of itself now."""
+
+    @abstractmethod
+    def _take_settings(self, settings: pb.Settings) -> None:
+        """What the broker says."""
+
+    @abstractmethod
+    def _startup_topics(self) -> list[str]:
+        """Topics whose routes the start needs."""
+
+    def _heartbeat_request(self) -> rpc.HeartbeatRequest:
+        return rpc.HeartbeatRequest(client_type=self._settings().client_type)
+
+    def _termination_request(self) -> rpc.NotifyClientTerminationRequest:
+        return rpc.NotifyClientTerminationRequest()
+
+    @abstractmethod
+    async def _on_started(self) -> None:
+        """Start what is the client's own."""
+
+    @abstractmethod
+    async def _on_closing(self) -> None:
+        """End what is the client's own, while calls still work."""
+
+    async def _on_command(self, command: Command, session: Session) -> None:
+        """Answer what the broker asks; consumers and producers know more commands."""
+        kind = command.WhichOneof("command")
+        if kind == "print_thread_stack_trace_command":
+            nonce = command.print_thread_stack_trace_command.nonce
+            trace = rpc.ThreadStackTrace(nonce=nonce, thread_stack_trace=diagnostics.stacks())
+            await session.send(Command(status=pb.Status(code=pb.OK), thread_stack_trace=trace))
+        elif kind == "reconnect_endpoints_command":
+            session.reopen()
+        elif kind == "verify_message_command":
+            result = rpc.VerifyMessageResult(nonce=command.verify_message_command.nonce)
+            refused = pb.Status(code=pb.NOT_IMPLEMENTED, message="this client has no listener")
+            await session.send(Command(status=refused, verify_message_result=result))
+
+    # Routes.
+
+    def _check_running(self) -> None:
+        if self._state is State.RUNNING and self._pid == os.getpid():
+            return
+        if self._pid != os.getpid():
+            raise NotRunning("the client was made in a parent process; make one after the fork")
+        raise NotRunning(f"the client is {self._state.value}: use it inside `async with`")
+
+    async def _route(self, topic: str, *, fresh: bool = False) -> Route:
+        """The route of a topic, asked for once however many want it.
+
+        Raises:
+            CosmodromeError: The broker does not say, or cannot be reached.
+        """
+        known = self._routes.get(topic)
+        if known is not None and not fresh:
+            return known
+        async with self._route_locks.setdefault(topic, asyncio.Lock()):
+            known_now = self._routes.get(topic)
+            if known_now is not None and known_now is not known:
+                return known_now  # somebody else asked meanwhile
+            return await self._fetch_route(topic)
+
+    async def _fetch_route(self, topic: str) -> Route:
+        request = rpc.QueryRouteRequest(
+            topic=self._resource(topic), endpoints=self._access_point.to_wire()
+        )
+        answer = await self._rpc.call(self._access_point, "QueryRoute", request)
+        route = route_of(topic, answer.check().message_queues)
+        self._routes[topic] = route
+        return route
+
+    def _resource(self, name: str) -> pb.Resource:
+        return pb.Resource(resource_namespace=self._configuration.namespace, name=name)
+
+    # Sessions.
+
+    async def _connect(self) -> None:
+        wanted: dict[Endpoints, None] = {}
+        for topic in self._startup_topics():
+            for endpoints in (await self._startup_route(topic)).endpoints:
+                wanted[endpoints] = None
+        await self._open_sessions(wanted or {self._access_point: None})
+        self._tasks.spawn(self._every(HEARTBEAT_FIRST_S, HEARTBEAT_S, self._beat), "heartbeat")
+        self._tasks.spawn(self._every(ROUTE_FIRST_S, ROUTE_S, self._refresh), "routes")
+        self._tasks.spawn(self._every(RESYNC_S, RESYNC_S, self._sync), "settings")
+
+    async def _startup_route(self, topic: str) -> Route:
+        attempts = self._configuration.max_startup_attempts
+        for attempt in range(1, attempts + 1):
+            try:
+                return await self._route(topic)
+            except CosmodromeError as error:
+                if attempt == attempts or not error.is_retryable:
+                    raise
+        raise AssertionError("the loop returns or raises")
+
+    async def _open_sessions(self, wanted: Iterable[Endpoints]) -> None:
+        """Have a session with each; returns when one of the new ones is settled.
+
+        Raises:
+            CosmodromeError: Why none is, after `SETTLE_S` and a request timeout.
+        """
+        made = [self._open_session(e) for e in wanted if e not in self._sessions]
+        if not made:
+            return
+        loop = asyncio.get_running_loop()
+        waits = [loop.create_task(session.settled()) for session in made]
+        timeout_s = SETTLE_S + self._configuration.request_timeout_s
+        try:
+            done, _ = await asyncio.wait(
+                waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if not done and not any(session.is_settled for session in self._sessions.values()):
+            failures = [session.failure for session in made if session.failure is not None]
+            if failures:
+                raise failures[0]
+            raise DeadlineExceeded(
+                f"no settings from {made[0].endpoints} in {timeout_s} s",
+                endpoint=str(made[0].endpoints),
+            )
+
+    def _open_session(self, endpoints: Endpoints) -> Session:
+        session = Session(
+            self._rpc,
+            endpoints,
+            settings=self._settings,
+            on_settings=self._take_settings,
+            on_command=self._on_command,
+        )
+        self._sessions[endpoints] = session
+        self._tasks.spawn(session.run(), f"session {endpoints}")
+        return session
+
+    async def _sync(self) -> None:
+        for session in list(self._sessions.values()):
+            await session.sync()
+
+    # Background jobs.
+
+    async def _every(
+        self, first_s: float, period_s: float, job: Callable[[], Awaitable[None]]
+    ) -> None:
+        await asyncio.sleep(first_s)
+        while True:
+            try:
+                await job()
+            except CosmodromeError as error:
+                _log.info("%s: %s", self._client_id, error)
+            await asyncio.sleep(period_s)
+
+    async def _beat(self) -> None:
+        for endpoints in list(self._sessions):
+            try:
+                answer = await self._rpc.call(endpoints, "Heartbeat", self._heartbeat_request())
+                answer.check()
+            except UnrecognizedClientType:
+                await self._sessions[endpoints].sync()
+            except TransportError as error:
+                await self._missed_beat(endpoints, error)
+                continue
+            except CosmodromeError as error:
+                _log.info("heartbeat to %s: %s", endpoints, error)
+            self._missed.pop(endpoints, None)
+            self._isolation.alive(endpoints)
+
+    async def _missed_beat(self, endpoints: Endpoints, error: TransportError) -> None:
+        missed = self._missed[endpoints] = self._missed.get(endpoints, 0) + 1
+        _log.info("heartbeat %d missed by %s: %s", missed, endpoints, error)
+        if missed >= DEAD_HEARTBEATS:
+            self._missed[endpoints] = 0
+            await self._rpc.forget(endpoints)
+            self._sessions[endpoints].reopen()
+
+    async def _refresh(self) -> None:
+        for topic in list(self._routes):
+            try:
+                route = await self._fetch_route(topic)
+            except CosmodromeError as error:
+                _log.info("route of %s stays as it was: %s", topic, error)
+                continue
+            for endpoints in route.endpoints:
+                if endpoints not in self._sessions:
+                    self._open_session(endpoints)
+
+    # Stopping.
+
+    async def _say_goodbye(self) -> None:
+        request = self._termination_request()
+        for endpoints, session in list(self._sessions.items()):
+            if session.is_settled:
+                try:
+                    await self._rpc.call(endpoints, "NotifyClientTermination", request)
+                except CosmodromeError as error:
+                    _log.debug("goodbye to %s: %s", endpoints, error)
+
+    async def _release(self) -> None:
+        self._state = State.CLOSED
+        await self._tasks.close()
+        await self._rpc.close()

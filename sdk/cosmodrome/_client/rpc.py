@@ -1,0 +1,172 @@
+"""Calls: metadata, deadlines, and the one place where gRPC's errors become ours."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar, cast
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from cosmodrome._client import channels
+from cosmodrome._client.channels import Channel
+from cosmodrome._core import status
+from cosmodrome._core.endpoints import Endpoints
+from cosmodrome._core.signature import Identity, Metadata, signed
+from cosmodrome.config import ClientConfiguration
+from cosmodrome.errors import ConnectionFailed, CosmodromeError, DeadlineExceeded, TransportError
+from cosmodrome_proto import Method, methods
+from cosmodrome_proto import service_pb2 as pb
+
+METHODS: dict[str, Method] = {
+    method.name: method for method in methods("apache.rocketmq.v2.MessagingService")
+}
+Response = TypeVar("Response", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response with what errors about it should name."""
+
+    response: Any
+    endpoint: str
+    request_id: str
+
+    def check(self) -> Any:  # noqa: ANN401 - the response of the method called
+        """The response, if its status is fine.
+
+        Raises:
+            StatusError: The broker said no.
+        """
+        error = status.error_of(
+            self.response.status, endpoint=self.endpoint, request_id=self.request_id
+        )
+        if error is not None:
+            raise error
+        return self.response
+
+
+class Rpc:
+    """The calls of one client."""
+
+    def __init__(self, configuration: ClientConfiguration, client_id: str) -> None:
+        self._configuration = configuration
+        self._credentials = configuration.provider
+        self._fixed = Identity(client_id, configuration.namespace).fixed()
+        self._channels: dict[Endpoints, Channel] = {}
+        self._opening = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Give every channel back."""
+        channels_, self._channels = list(self._channels.values()), {}
+        for channel in channels_:
+            await channels.give_back(channel, self._configuration.tls)
+
+    async def forget(self, endpoints: Endpoints) -> None:
+        """Drop the channel to endpoints that are of no use any more, or hang."""
+        channel = self._channels.pop(endpoints, None)
+        if channel is not None:
+            await channels.give_back(channel, self._configuration.tls)
+
+    def headers(self) -> tuple[Metadata, str]:
+        """Metadata of one call, signed now, and its request id."""
+        return signed(self._fixed, self._credentials(), datetime.now(UTC))
+
+    async def call(
+        self, endpoints: Endpoints, name: str, request: Message, *, timeout_s: float = 0.0
+    ) -> Answer:
+        """One unary call.
+
+        Raises:
+            TransportError: No answer came.
+        """
+        channel = self._channels.get(endpoints) or await self._channel(endpoints)
+        make = channel.callables.get(name) or _unary(channel, name)
+        metadata, request_id = self.headers()
+        deadline_s = timeout_s or self._configuration.request_timeout_s
+        try:
+            response = await cast("Any", make)(request, timeout=deadline_s, metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            raise translated(error, name, endpoints, request_id) from error
+        except grpc.aio.UsageError as error:
+            raise ConnectionFailed(f"{name}: channel closed", endpoint=str(endpoints)) from error
+        return Answer(response, str(endpoints), request_id)
+
+    async def stream(
+        self, endpoints: Endpoints, name: str, request: Message, *, timeout_s: float
+    ) -> AsyncIterator[Any]:
+        """The messages of one server stream; leaving the iteration cancels it.
+
+        Raises:
+            TransportError: The stream broke.
+        """
+        channel = self._channels.get(endpoints) or await self._channel(endpoints)
+        make = channel.callables.get(name) or _server_stream(channel, name)
+        metadata, request_id = self.headers()
+        call = cast("Any", make)(request, timeout=timeout_s, metadata=metadata)
+        try:
+            async for message in call:
+                yield message
+        except grpc.aio.AioRpcError as error:
+            raise translated(error, name, endpoints, request_id) from error
+        finally:
+            call.cancel()
+
+    async def telemetry(
+        self, endpoints: Endpoints
+    ) -> "grpc.aio.StreamStreamCall[pb.TelemetryCommand, pb.TelemetryCommand]":
+        """Open the Telemetry stream."""
+        channel = self._channels.get(endpoints) or await self._channel(endpoints)
+        method = METHODS["Telemetry"]
+        make = channel.channel.stream_stream(
+            method.path,
+            request_serializer=pb.TelemetryCommand.SerializeToString,
+            response_deserializer=pb.TelemetryCommand.FromString,
+        )
+        metadata, _ = self.headers()
+        stream: grpc.aio.StreamStreamCall[pb.TelemetryCommand, pb.TelemetryCommand]
+        stream = cast("Any", make)(metadata=metadata)
+        return stream
+
+    async def _channel(self, endpoints: Endpoints) -> Channel:
+        async with self._opening:
+            known = self._channels.get(endpoints)
+            if known is None:
+                known = await channels.borrow(endpoints, self._configuration.tls)
+                self._channels[endpoints] = known
+            return known
+
+
+def translated(
+    error: grpc.aio.AioRpcError, name: str, endpoints: Endpoints, request_id: str
+) -> CosmodromeError:
+    """GRPC's error as one of ours."""
+    kind: type[TransportError] = ConnectionFailed
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        kind = DeadlineExceeded
+    words = f"{name} at {endpoints}: {error.code().name.lower()}: {error.details()}"
+    return kind(words, endpoint=str(endpoints), request_id=request_id)
+
+
+def _unary(channel: Channel, name: str) -> object:
+    method = METHODS[name]
+    made = channel.channel.unary_unary(
+        method.path,
+        request_serializer=method.request.SerializeToString,
+        response_deserializer=method.response.FromString,
+    )
+    channel.callables[name] = made
+    return made
+
+
+def _server_stream(channel: Channel, name: str) -> object:
+    method = METHODS[name]
+    made = channel.channel.unary_stream(
+        method.path,
+        request_serializer=method.request.SerializeToString,
+        response_deserializer=method.response.FromString,
+    )
+    channel.callables[name] = made
+    return made

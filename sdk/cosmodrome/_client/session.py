@@ -1,0 +1,123 @@
+"""The Telemetry session with one broker: settings out, settings and commands in, forever.
+
+    open ─ send settings ─▶ read commands ─▶ stream ends or breaks ─▶ rest ─▶ open …
+
+The stream is reopened for as long as the client wants the session. The first answer makes
+the session *settled*; a client's start waits for it.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+
+import grpc.aio
+
+from cosmodrome._client.rpc import Rpc
+from cosmodrome._core import status
+from cosmodrome._core.endpoints import Endpoints
+from cosmodrome.errors import CosmodromeError
+from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_proto import service_pb2 as rpc
+
+_log = logging.getLogger("cosmodrome")
+REOPEN_S = 1.0
+Command = rpc.TelemetryCommand
+
+
+class Session:
+    """One session.
+
+    Args:
+        rpc_: The client's calls.
+        endpoints: The broker.
+        settings: What the client says of itself now.
+        on_command: Takes every command but settings; may answer through `send`.
+        on_settings: Takes the broker's settings.
+    """
+
+    def __init__(
+        self,
+        rpc_: Rpc,
+        endpoints: Endpoints,
+        *,
+        settings: Callable[[], pb.Settings],
+        on_settings: Callable[[pb.Settings], None],
+        on_command: Callable[[Command, "Session"], Awaitable[None]],
+    ) -> None:
+        self._rpc = rpc_
+        self.endpoints = endpoints
+        self._settings = settings
+        self._on_settings = on_settings
+        self._on_command = on_command
+        self._stream: grpc.aio.StreamStreamCall[Command, Command] | None = None
+        self._settled = asyncio.Event()
+        self._again = asyncio.Event()
+        self.failure: CosmodromeError | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the broker has answered our settings at least once."""
+        return self._settled.is_set()
+
+    async def settled(self) -> None:
+        """Wait for the first answer."""
+        await self._settled.wait()
+
+    async def run(self) -> None:
+        """Keep the session until cancelled."""
+        while True:
+            try:
+                await self._one_stream()
+            except CosmodromeError as error:
+                self.failure = error
+                _log.debug("telemetry with %s: %s", self.endpoints, error)
+            except grpc.aio.AioRpcError as error:
+                _log.info("telemetry with %s ended: %s", self.endpoints, error.details())
+            self._again.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REOPEN_S):
+                    await self._again.wait()
+
+    def reopen(self) -> None:
+        """Drop the stream and open another at once."""
+        self._again.set()
+        if self._stream is not None:
+            self._stream.cancel()
+
+    async def sync(self) -> None:
+        """Send the settings now; a session without a stream does so when it opens one."""
+        await self.send(Command(settings=self._settings()))
+
+    async def send(self, command: Command) -> None:
+        """Write a command; a stream that breaks under it is reopened by `run`."""
+        stream = self._stream
+        if stream is not None:
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await stream.write(command)
+
+    async def _one_stream(self) -> None:
+        stream = await self._rpc.telemetry(self.endpoints)
+        self._stream = stream
+        try:
+            await stream.write(Command(settings=self._settings()))
+            while True:
+                command = await stream.read()
+                if not isinstance(command, Command):
+                    return  # the broker ended the stream
+                await self._take(command)
+        finally:
+            self._stream = None
+            stream.cancel()
+
+    async def _take(self, command: Command) -> None:
+        error = status.error_of(command.status, endpoint=str(self.endpoints))
+        if error is not None and command.HasField("status"):
+            self.failure = error
+            _log.warning("the broker at %s refuses our settings: %s", self.endpoints, error)
+        if command.WhichOneof("command") == "settings":
+            self.failure = None
+            self._on_settings(command.settings)
+            self._settled.set()
+        elif command.WhichOneof("command") is not None:
+            await self._on_command(command, self)

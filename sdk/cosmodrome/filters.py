@@ -1,0 +1,62 @@
+"""What a consumer wants of a topic: tags or a SQL92 condition over properties."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from cosmodrome.errors import IllegalArgument
+from cosmodrome_proto import definition_pb2 as pb
+
+
+class FilterType(IntEnum):
+    """How an expression is read."""
+
+    TAG = 1
+    SQL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """An expression: `a || b`, `*`, or with `Filter.sql` a condition.
+
+    Example:
+        >>> Filter("new || paid")
+        Filter(expression='new || paid', filter_type=<FilterType.TAG: 1>)
+    """
+
+    expression: str = "*"
+    filter_type: FilterType = FilterType.TAG
+
+    @classmethod
+    def sql(cls, condition: str) -> "Filter":
+        """A SQL92 condition such as `region = 'eu' AND amount > 100`."""
+        if not condition.strip():
+            raise IllegalArgument("a SQL filter needs a condition")
+        return cls(condition, FilterType.SQL)
+
+    def takes_tag(self, tag: str) -> bool:
+        """Whether a tag fits; True for SQL, which only the broker evaluates.
+
+        Brokers select tags by hash; a check by text costs little and makes up for those
+        that do not compare the text themselves.
+        """
+        if self.filter_type is FilterType.SQL or self.expression in ("", "*"):
+            return True
+        return tag in {part.strip() for part in self.expression.split("||")}
+
+    def to_wire(self) -> pb.FilterExpression:
+        """As a protobuf message."""
+        kind = pb.SQL if self.filter_type is FilterType.SQL else pb.TAG
+        return pb.FilterExpression(type=kind, expression=self.expression or "*")
+
+
+EVERYTHING = Filter()
+Subscriptions = Mapping[str, Filter | str]
+
+
+def filters_of(subscriptions: Subscriptions) -> dict[str, Filter]:
+    """Read a mapping of topics to filters, where a plain string is a tag expression."""
+    return {
+        topic: wanted if isinstance(wanted, Filter) else Filter(wanted)
+        for topic, wanted in subscriptions.items()
+    }

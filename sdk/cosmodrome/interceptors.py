@@ -1,0 +1,87 @@
+"""Hooks around what a client does: public, in order, may look and may veto.
+
+An interceptor is any object with the methods it wants of `Interceptor`; the others do nothing.
+`before` sees the work before it starts (SEND: before the message is encoded, so that it can
+be replaced); `after` sees how it ended. Exceptions of `before` fail the work; those of `after`
+are logged.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+_log = logging.getLogger("cosmodrome")
+
+
+class HookPoint(Enum):
+    """What is going on."""
+
+    SEND = "send"
+    RECEIVE = "receive"
+    CONSUME = "consume"
+    ACK = "ack"
+    CHANGE_INVISIBLE_DURATION = "change_invisible_duration"
+    COMMIT_TRANSACTION = "commit_transaction"
+    ROLLBACK_TRANSACTION = "rollback_transaction"
+    FORWARD_TO_DEAD_LETTER_QUEUE = "forward_to_dead_letter_queue"
+    RECALL = "recall"
+
+
+@dataclass(slots=True)
+class HookContext:
+    """One piece of work.
+
+    Attributes:
+        point: What it is.
+        client_id: Whose.
+        topic: Of which topic.
+        group: The consumer group; "" for producers.
+        messages: `Message`s of a send (may be replaced in `before`), else `MessageView`s.
+        attributes: For interceptors, to carry something from `before` to `after`.
+        error: How it failed; None for well. Set before `after`.
+        result: What came of it: receipts of a send, the `ConsumeResult` of a listener.
+    """
+
+    point: HookPoint
+    client_id: str
+    topic: str = ""
+    group: str = ""
+    messages: list[Any] = field(default_factory=list)
+    attributes: dict[str, Any] = field(default_factory=dict)
+    error: BaseException | None = None
+    result: Any = None
+
+
+class Interceptor:
+    """Base class whose methods do nothing."""
+
+    def before(self, context: HookContext) -> None:
+        """The work is about to start."""
+
+    def after(self, context: HookContext) -> None:
+        """The work ended."""
+
+
+class Interceptors:
+    """The interceptors of one client; free of cost when there are none."""
+
+    def __init__(self, interceptors: Iterable[Interceptor] = ()) -> None:
+        self._interceptors = tuple(interceptors)
+
+    def __bool__(self) -> bool:
+        return bool(self._interceptors)
+
+    def before(self, context: HookContext) -> None:
+        """Run every `before`, in order."""
+        for interceptor in self._interceptors:
+            interceptor.before(context)
+
+    def after(self, context: HookContext) -> None:
+        """Run every `after`, in reverse order; none can spoil the work."""
+        for interceptor in reversed(self._interceptors):
+            try:
+                interceptor.after(context)
+            except Exception:
+                _log.exception("interceptor %r failed after %s", interceptor, context.point.value)

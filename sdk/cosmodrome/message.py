@@ -1,0 +1,314 @@
+"""Messages: sent (`Message`), stored (`SendReceipt`), received (`MessageView`)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import Enum, IntEnum
+from types import MappingProxyType
+
+from cosmodrome.errors import IllegalArgument
+
+
+class MessageType(IntEnum):
+    """What a message needs of the broker; the numbers of the wire."""
+
+    UNSPECIFIED = 0
+    NORMAL = 1
+    FIFO = 2
+    DELAY = 3
+    TRANSACTION = 4
+    LITE = 5
+    PRIORITY = 6
+
+
+class DelayLevel(Enum):
+    """The 18 delays of RocketMQ 4, by name.
+
+    Example:
+        >>> DelayLevel.LEVEL_3.value
+        datetime.timedelta(seconds=10)
+    """
+
+    LEVEL_1 = timedelta(seconds=1)
+    LEVEL_2 = timedelta(seconds=5)
+    LEVEL_3 = timedelta(seconds=10)
+    LEVEL_4 = timedelta(seconds=30)
+    LEVEL_5 = timedelta(minutes=1)
+    LEVEL_6 = timedelta(minutes=2)
+    LEVEL_7 = timedelta(minutes=3)
+    LEVEL_8 = timedelta(minutes=4)
+    LEVEL_9 = timedelta(minutes=5)
+    LEVEL_10 = timedelta(minutes=6)
+    LEVEL_11 = timedelta(minutes=7)
+    LEVEL_12 = timedelta(minutes=8)
+    LEVEL_13 = timedelta(minutes=9)
+    LEVEL_14 = timedelta(minutes=10)
+    LEVEL_15 = timedelta(minutes=20)
+    LEVEL_16 = timedelta(minutes=30)
+    LEVEL_17 = timedelta(hours=1)
+    LEVEL_18 = timedelta(hours=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message to send.
+
+    Args (keyword-only beyond the body):
+        topic: Where to.
+        body: Bytes, not empty. Text must be encoded by the caller.
+        tag: What consumers filter by; no `|`.
+        keys: What operators search by; a lone string is one key.
+        properties: User properties; empty values are lost on some brokers and refused here.
+        message_group: Messages of one group are delivered in order (FIFO topics).
+        deliver_at: Not before this moment; a naive datetime is refused.
+        delay: Not before this long from the send; a `DelayLevel` is fine too.
+        priority: 0 or more, higher first (PRIORITY topics).
+        lite_topic: The lite topic under a LITE topic.
+        transaction_recovery: How long before the broker first asks about a half message.
+
+    Raises:
+        IllegalArgument: No topic, no body, or kinds that exclude each other.
+
+    Example:
+        >>> Message("orders", b"hello", tag="new", keys="42").keys
+        ('42',)
+    """
+
+    topic: str
+    body: bytes
+    tag: str = field(default="", kw_only=True)
+    keys: Sequence[str] | str = field(default=(), kw_only=True)
+    properties: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    message_group: str = field(default="", kw_only=True)
+    deliver_at: datetime | None = field(default=None, kw_only=True)
+    delay: timedelta | DelayLevel | None = field(default=None, kw_only=True)
+    priority: int | None = field(default=None, kw_only=True)
+    lite_topic: str = field(default="", kw_only=True)
+    transaction_recovery: timedelta | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not self.topic.strip():
+            raise IllegalArgument("a message needs a topic")
+        if not isinstance(self.body, bytes | bytearray | memoryview):
+            raise IllegalArgument(
+                f"a body is bytes, not {type(self.body).__name__}; encode text first"
+            )
+        if not self.body:
+            raise IllegalArgument("a message needs a body; some clients drop empty ones")
+        set_ = object.__setattr__  # frozen for users, normalised here
+        set_(self, "keys", (self.keys,) if isinstance(self.keys, str) else tuple(self.keys))
+        if type(self.body) is not bytes:
+            set_(self, "body", bytes(self.body))
+        if self.tag or self.keys or self.properties:
+            self._check_texts()
+        self._check_kinds()
+
+    def _check_texts(self) -> None:
+        if self.tag and (not self.tag.strip() or "|" in self.tag):
+            raise IllegalArgument(f"tag {self.tag!r} is blank or holds |")
+        for key in self.keys:
+            if not key.strip():
+                raise IllegalArgument("a message key is blank")
+        for name, value in self.properties.items():
+            if not name or not value:
+                raise IllegalArgument(f"property {name!r} needs a name and a value")
+
+    def _check_kinds(self) -> None:
+        if self.deliver_at is not None and self.delay is not None:
+            raise IllegalArgument("deliver_at and delay exclude each other")
+        if self.deliver_at is not None and self.deliver_at.tzinfo is None:
+            raise IllegalArgument("deliver_at needs a time zone: datetime.now(UTC) + …")
+        if self.priority is not None and self.priority < 0:
+            raise IllegalArgument(f"priority is 0 or more, not {self.priority}")
+        chosen = {
+            "message_group": bool(self.message_group),
+            "deliver_at or delay": self.deliver_at is not None or self.delay is not None,
+            "priority": self.priority is not None,
+            "lite_topic": bool(self.lite_topic),
+        }
+        both = [name for name, is_set in chosen.items() if is_set]
+        if len(both) > 1:
+            raise IllegalArgument(f"{' and '.join(both)} exclude each other")
+
+    @property
+    def message_type(self) -> MessageType:
+        """What it is, unless it is sent in a transaction."""
+        if self.message_group:
+            return MessageType.FIFO
+        if self.deliver_at is not None or self.delay is not None:
+            return MessageType.DELAY
+        if self.priority is not None:
+            return MessageType.PRIORITY
+        return MessageType.LITE if self.lite_topic else MessageType.NORMAL
+
+    @staticmethod
+    def builder() -> "MessageBuilder":
+        """Build step by step, as Java does."""
+        return MessageBuilder()
+
+
+class MessageBuilder:
+    """Mirrors Java's `MessageBuilder`.
+
+    Example:
+        >>> Message.builder().topic("orders").body(b"x").keys("1", "2").build().keys
+        ('1', '2')
+    """
+
+    def __init__(self) -> None:
+        self._topic = ""
+        self._body = b""
+        self._tag = ""
+        self._keys: tuple[str, ...] = ()
+        self._properties: dict[str, str] = {}
+        self._message_group = ""
+        self._lite_topic = ""
+        self._deliver_at: datetime | None = None
+        self._priority: int | None = None
+
+    def topic(self, topic: str) -> "MessageBuilder":
+        """Set the topic."""
+        self._topic = topic
+        return self
+
+    def body(self, body: bytes) -> "MessageBuilder":
+        """Set the body."""
+        self._body = body
+        return self
+
+    def tag(self, tag: str) -> "MessageBuilder":
+        """Set the tag."""
+        self._tag = tag
+        return self
+
+    def keys(self, *keys: str) -> "MessageBuilder":
+        """Set the keys."""
+        self._keys = keys
+        return self
+
+    def message_group(self, group: str) -> "MessageBuilder":
+        """Set the message group."""
+        self._message_group = group
+        return self
+
+    def lite_topic(self, lite_topic: str) -> "MessageBuilder":
+        """Set the lite topic."""
+        self._lite_topic = lite_topic
+        return self
+
+    def delivery_timestamp(self, moment: datetime | int) -> "MessageBuilder":
+        """Set when to deliver; a number is milliseconds since the epoch, as in Java."""
+        if isinstance(moment, int):
+            moment = datetime.fromtimestamp(moment / 1000, UTC)
+        self._deliver_at = moment
+        return self
+
+    def priority(self, priority: int) -> "MessageBuilder":
+        """Set the priority."""
+        self._priority = priority
+        return self
+
+    def add_property(self, key: str, value: str) -> "MessageBuilder":
+        """Add a user property."""
+        self._properties[key] = value
+        return self
+
+    def build(self) -> Message:
+        """The message; raises IllegalArgument as its constructor does."""
+        return Message(
+            self._topic,
+            self._body,
+            tag=self._tag,
+            keys=self._keys,
+            properties=self._properties,
+            message_group=self._message_group,
+            deliver_at=self._deliver_at,
+            priority=self._priority,
+            lite_topic=self._lite_topic,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceipt:
+    """What the broker said of one stored message.
+
+    Attributes:
+        message_id: Ours, made before the send.
+        topic: Where it went.
+        queue_offset: Its place in its queue; -1 where the broker does not say.
+        transaction_id: What ends its transaction.
+        recall_handle: What takes a delayed message back; "" otherwise.
+        endpoint: Which broker stored it.
+    """
+
+    message_id: str
+    topic: str
+    queue_offset: int
+    transaction_id: str = ""
+    recall_handle: str = ""
+    endpoint: str = ""
+
+
+_NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
+
+
+def _no_properties() -> Mapping[str, str]:
+    return _NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class MessageView:
+    """A message that was received. Immutable; only the SDK looks into `receipt`.
+
+    Attributes:
+        message_id, topic, tag, keys, properties, message_group: As sent.
+        body: Decompressed.
+        message_type: What it is.
+        delivery_attempt: 1 for the first.
+        born_timestamp: The producer's clock.
+        born_host: Where it was sent from.
+        store_timestamp: When the broker stored it, or made it visible.
+        deliver_at: The delivery time asked for; None for none.
+        queue_id, queue_offset: Its place.
+        priority, lite_topic: As sent.
+        dead_letter_topic, dead_letter_message_id: Of a dead letter, where it came from.
+        trace_context: As sent.
+        is_corrupted: The body does not fit its digest, or does not decompress.
+        receipt: Names this delivery to the broker.
+    """
+
+    message_id: str
+    topic: str
+    body: bytes
+    tag: str = ""
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=_no_properties)
+    message_group: str = ""
+    message_type: MessageType = MessageType.UNSPECIFIED
+    delivery_attempt: int = 1
+    born_timestamp: datetime | None = None
+    born_host: str = ""
+    store_timestamp: datetime | None = None
+    deliver_at: datetime | None = None
+    queue_id: int = 0
+    queue_offset: int = 0
+    priority: int | None = None
+    lite_topic: str = ""
+    dead_letter_topic: str = ""
+    dead_letter_message_id: str = ""
+    trace_context: str = ""
+    is_corrupted: bool = False
+    receipt: "Receipt | None" = field(default=None, repr=False)
+
+
+@dataclass(slots=True)
+class Receipt:
+    """What names a delivery: the newest handle, where to use it, and the wire message.
+
+    Attributes:
+        handle: Changes when the invisible duration is changed.
+        endpoint: The broker that delivered it.
+    """
+
+    handle: str
+    endpoint: str

@@ -1,0 +1,488 @@
+"""The producer: sends messages, alone or many at a time, ordered, delayed, in transactions.
+
+    async with Producer("127.0.0.1:8081", topics=["orders"]) as producer:
+        receipt = await producer.send(Message("orders", b"hello"))
+        receipts = await producer.send([Message("orders", b"1"), Message("orders", b"2")])
+
+Concurrent `send` calls share requests by themselves: no linger, no waiting for a batch to fill
+(see `_core.send_queue`). Each call gets its own receipt or error.
+"""
+
+import asyncio
+import inspect
+import logging
+import random
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import overload
+
+from cosmodrome._client.client import Client
+from cosmodrome._client.in_flight import InFlight
+from cosmodrome._client.sender import Outcome, QueueSelector, Sender
+from cosmodrome._client.session import Command, Session
+from cosmodrome._core import convert, settings
+from cosmodrome._core.message_id import ForkSafeIds, NowSeconds
+from cosmodrome._core.route import RoundRobin
+from cosmodrome._core.send_queue import Bounds, SendQueue, Waiting
+from cosmodrome.config import ClientConfiguration
+from cosmodrome.errors import (
+    BadRequest,
+    CosmodromeError,
+    IllegalArgument,
+    NotRunning,
+    PayloadTooLarge,
+)
+from cosmodrome.interceptors import HookContext, HookPoint, Interceptor
+from cosmodrome.message import Message, MessageType, SendReceipt
+from cosmodrome.transaction import Transaction, TransactionChecker, TransactionResolution
+from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_proto import service_pb2 as rpc
+
+_log = logging.getLogger("cosmodrome")
+_ids = ForkSafeIds(NowSeconds())
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How concurrent sends share requests.
+
+    Attributes:
+        messages: In one request at most; 1 switches sharing off.
+        body_bytes: In one request at most.
+        requests: Under way at the same time, per topic.
+    """
+
+    messages: int = 64
+    body_bytes: int = 1 << 20
+    requests: int = 4
+
+
+@dataclass(slots=True)
+class _Ticket:
+    """A message under way: what is sent and who waits for it."""
+
+    wire: pb.Message
+    future: "asyncio.Future[SendReceipt]"
+    size: int
+
+
+class Producer(Client):
+    """Sends messages.
+
+    Args:
+        configuration: Where the broker is; an address or URL will do.
+        topics: Topics it will send to. Optional, but a broker asks about orphaned transactions
+            only producers that named the topic or have sent to it.
+        max_attempts: Tries per message; only what may succeed is tried again.
+        transaction_checker: Asked what became of a half message; sync or async.
+        batching: How concurrent sends share requests.
+        max_in_flight: Messages under way at most; more wait.
+        max_in_flight_bytes: Bytes of bodies under way at most.
+        send_timeout: All tries together; the request timeout times max_attempts unless given.
+        compress_above: Bodies above so many bytes are gzipped; None for never.
+        queue_selector: Chooses the queue; brokers of the reference choose again.
+        with_digest: Send a CRC32 that the broker checks.
+        by_latency: Pass slow brokers over for a while, as RocketMQ 4 could.
+        interceptors: Hooks.
+    """
+
+    def __init__(  # noqa: PLR0913 - options of a client
+        self,
+        configuration: ClientConfiguration | str,
+        *,
+        topics: Iterable[str] = (),
+        max_attempts: int = 3,
+        transaction_checker: TransactionChecker | None = None,
+        batching: Batching | None = None,
+        max_in_flight: int = 10_000,
+        max_in_flight_bytes: int = 100 << 20,
+        send_timeout: timedelta | None = None,
+        compress_above: int | None = None,
+        queue_selector: QueueSelector | None = None,
+        with_digest: bool = False,
+        by_latency: bool = False,
+        interceptors: Iterable[Interceptor] = (),
+    ) -> None:
+        super().__init__(configuration, interceptors=interceptors, by_latency=by_latency)
+        if max_attempts < 1:
+            raise IllegalArgument(f"max_attempts is at least 1, not {max_attempts}")
+        self._topics = dict.fromkeys(topics)
+        self._max_attempts = max_attempts
+        self._checker = transaction_checker
+        self._batching = batching or Batching()
+        self._in_flight = InFlight(max_in_flight, max_in_flight_bytes)
+        self._send_timeout = send_timeout
+        self._compress_above = compress_above
+        self._selector = queue_selector
+        self._with_digest = with_digest
+        self._told = settings.ProducerSettings()
+        self._queues: dict[str, SendQueue[_Ticket]] = {}
+        self._idle: list[asyncio.Future[None]] = []
+        self._sender: Sender
+
+    # Sending.
+
+    @overload
+    async def send(
+        self, message: Message, *, transaction: Transaction | None = None
+    ) -> SendReceipt: ...
+
+    @overload
+    async def send(self, message: Sequence[Message]) -> list[SendReceipt]: ...
+
+    async def send(
+        self, message: Message | Sequence[Message], *, transaction: Transaction | None = None
+    ) -> SendReceipt | list[SendReceipt]:
+        """Send one message, or several of one topic in one request.
+
+        Args:
+            message: What to send.
+            transaction: Sends one message as a half message of it.
+
+        Returns:
+            A receipt, or one per message in order.
+
+        Raises:
+            NotRunning: Outside start and close.
+            IllegalArgument: A message that its topic does not take, or several topics at once.
+            StatusError: The broker refused; `maybe_stored` says if it may be there anyway.
+            TransportError: No answer after all attempts.
+        """
+        self._check_running()
+        if not isinstance(message, Message):
+            return await self._send_together(message)
+        if transaction is not None:
+            return await self._send_half(message, transaction)
+        if self._interceptors:
+            return await self._send_hooked(message)
+        wire = self._encode(message)
+        size = len(wire.body)
+        if not self._in_flight.try_take(size):
+            await self._in_flight.take(size)
+        return await self._enqueue(message, wire, size)
+
+    def send_nowait(self, message: Message) -> "asyncio.Future[SendReceipt]":
+        """Begin to send one message; the future has the receipt.
+
+        Raises:
+            BufferFull: As much is under way as may be.
+            NotRunning, IllegalArgument: As `send`.
+        """
+        self._check_running()
+        wire = self._encode(message)
+        size = len(wire.body)
+        self._in_flight.take_now(size)
+        return self._enqueue(message, wire, size)
+
+    async def flush(self) -> None:
+        """Wait until nothing is under way."""
+        while any(not queue.is_idle for queue in self._queues.values()):
+            waiter = asyncio.get_running_loop().create_future()
+            self._idle.append(waiter)
+            await waiter
+
+    async def recall(self, topic: str, recall_handle: str) -> str:
+        """Take back a message before its delivery time; returns its id.
+
+        Raises:
+            StatusError: It was delivered or recalled already, or the handle is of another topic.
+        """
+        self._check_running()
+        context = HookContext(HookPoint.RECALL, self._client_id, topic)
+        self._interceptors.before(context)
+        request = rpc.RecallMessageRequest(topic=self._resource(topic), recall_handle=recall_handle)
+        try:
+            route = await self._route(topic)
+            endpoints = route.endpoints[0] if route.endpoints else self._access_point
+            answer = await self._rpc.call(endpoints, "RecallMessage", request)
+            return str(answer.check().message_id)
+        except CosmodromeError as error:
+            context.error = error
+            raise
+        finally:
+            self._interceptors.after(context)
+
+    def begin_transaction(self) -> Transaction:
+        """A transaction for one message.
+
+        Raises:
+            IllegalArgument: The producer has no transaction checker.
+        """
+        self._check_running()
+        if self._checker is None:
+            raise IllegalArgument("transactions need a transaction_checker on the producer")
+        return Transaction(self, self.end_transaction)
+
+    # How a message goes.
+
+    def _encode(self, message: Message, *, is_transaction: bool = False) -> pb.Message:
+        wire = convert.to_wire(
+            message,
+            _ids.next(),
+            time.time_ns() // 1_000_000,
+            born_host=self._born_host,
+            is_transaction=is_transaction,
+        )
+        if self._configuration.namespace:
+            wire.topic.resource_namespace = self._configuration.namespace
+        if self._compress_above is not None and len(wire.body) > self._compress_above:
+            convert.compress(wire)
+        if self._with_digest:
+            convert.add_digest(wire)
+        if len(wire.body) > self._told.body_bytes_max:
+            raise PayloadTooLarge(
+                f"the body has {len(wire.body)} bytes, the broker takes {self._told.body_bytes_max}"
+            )
+        return wire
+
+    def _enqueue(
+        self, message: Message, wire: pb.Message, size: int
+    ) -> "asyncio.Future[SendReceipt]":
+        future: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
+        queue = self._queues.get(message.topic)
+        if queue is None:
+            bounds = Bounds(
+                self._batching.messages, self._batching.body_bytes, self._batching.requests
+            )
+            queue = self._queues[message.topic] = SendQueue(bounds)
+        ticket = _Ticket(wire, future, size)
+        queue.add(Waiting(ticket, message.message_type, message.message_group, size))
+        # At the end of this turn of the loop: sends begun together go together.
+        if len(queue) == 1:
+            asyncio.get_running_loop().call_soon(self._pump, message.topic, queue)
+        return future
+
+    def _pump(self, topic: str, queue: SendQueue[_Ticket]) -> None:
+        while batch := queue.take():
+            self._tasks.spawn(self._send_batch(topic, queue, batch), f"send {topic}")
+
+    async def _send_batch(
+        self, topic: str, queue: SendQueue[_Ticket], batch: list[Waiting[_Ticket]]
+    ) -> None:
+        results: list[Outcome] = [NotRunning("the producer was closed")] * len(batch)
+        try:
+            results = await self._exchange(topic, batch[0].kind, [w.ticket.wire for w in batch])
+            if len(batch) > 1:
+                self._learn(queue, results)
+        finally:
+            queue.done(batch)
+            for waiting, outcome in zip(batch, results, strict=True):
+                self._in_flight.give(waiting.ticket.size)
+                _settle(waiting.ticket.future, outcome)
+            self._pump(topic, queue)
+            if self._idle and queue.is_idle:
+                self._wake_idle()
+
+    async def _exchange(
+        self, topic: str, kind: MessageType, wires: list[pb.Message]
+    ) -> list[Outcome]:
+        try:
+            await self._know(topic, kind)
+            return await self._sender.send(topic, wires)
+        except CosmodromeError as error:
+            return [error] * len(wires)
+
+    def _learn(self, queue: SendQueue[_Ticket], results: list[Outcome]) -> None:
+        """See whether the broker answers batches message by message, and act on it."""
+        receipts = [r for r in results if isinstance(r, SendReceipt)]
+        if receipts and all(r.queue_offset == -1 for r in receipts):
+            queue.batches_normal = queue.batches_fifo = False
+        elif receipts:
+            queue.batches_fifo = True
+
+    async def _know(self, topic: str, kind: MessageType) -> None:
+        """Have the topic's route and sessions, tell the broker we publish it, check its type."""
+        route = self._routes.get(topic)
+        if route is None:
+            route = await self._route(topic)
+        if topic not in self._topics:
+            self._topics[topic] = None
+            await self._open_sessions(route.endpoints)
+            await self._sync()
+        if self._told.validates_type and route.writable:
+            accepted = route.writable[0].accepts
+            if accepted and kind not in accepted:
+                names = ", ".join(sorted(one.name for one in accepted))
+                raise IllegalArgument(f"topic {topic} takes {names}, not {kind.name}")
+
+    async def _send_together(self, messages: Sequence[Message]) -> list[SendReceipt]:
+        if not messages:
+            return []
+        topics = {message.topic for message in messages}
+        if len(topics) > 1:
+            raise IllegalArgument(f"one send is of one topic, not of {', '.join(sorted(topics))}")
+        if len({message.message_type for message in messages}) > 1:
+            raise IllegalArgument("one send is of one message type")
+        wires = [self._encode(message) for message in messages]
+        size = sum(len(wire.body) for wire in wires)
+        await self._in_flight.take(size)
+        try:
+            results = await self._exchange(messages[0].topic, messages[0].message_type, wires)
+        finally:
+            self._in_flight.give(size)
+        failed = [result for result in results if isinstance(result, CosmodromeError)]
+        if failed:
+            raise failed[0]
+        return [result for result in results if isinstance(result, SendReceipt)]
+
+    async def _send_hooked(self, message: Message) -> SendReceipt:
+        context = HookContext(HookPoint.SEND, self._client_id, message.topic, messages=[message])
+        self._interceptors.before(context)
+        replaced = context.messages[0]
+        assert isinstance(replaced, Message)
+        wire = self._encode(replaced)
+        size = len(wire.body)
+        await self._in_flight.take(size)
+        try:
+            context.result = await self._enqueue(replaced, wire, size)
+        except BaseException as error:
+            context.error = error
+            raise
+        finally:
+            self._interceptors.after(context)
+        assert isinstance(context.result, SendReceipt)
+        return context.result
+
+    # Transactions.
+
+    async def _send_half(self, message: Message, transaction: Transaction) -> SendReceipt:
+        if message.message_type is not MessageType.NORMAL:
+            raise IllegalArgument(
+                f"a transaction takes a plain message, not {message.message_type.name}"
+            )
+        transaction.reserve(self)
+        try:
+            wire = self._encode(message, is_transaction=True)
+            results = await self._exchange(message.topic, MessageType.TRANSACTION, [wire])
+        except BaseException:
+            transaction.release()
+            raise
+        if isinstance(results[0], CosmodromeError):
+            transaction.release()
+            raise results[0]
+        transaction.hold(results[0])
+        return results[0]
+
+    async def end_transaction(
+        self,
+        receipt: SendReceipt,
+        resolution: TransactionResolution,
+        *,
+        from_check: bool = False,
+    ) -> None:
+        """Commit or roll back a half message; `Transaction` is the usual way.
+
+        Raises:
+            StatusError: Unknown, or resolved the other way.
+        """
+        self._check_running()
+        point = (
+            HookPoint.COMMIT_TRANSACTION
+            if resolution is TransactionResolution.COMMIT
+            else HookPoint.ROLLBACK_TRANSACTION
+        )
+        context = HookContext(point, self._client_id, receipt.topic)
+        self._interceptors.before(context)
+        request = rpc.EndTransactionRequest(
+            topic=self._resource(receipt.topic),
+            message_id=receipt.message_id,
+            transaction_id=receipt.transaction_id,
+            resolution=pb.TransactionResolution.ValueType(resolution),
+            source=pb.SOURCE_SERVER_CHECK if from_check else pb.SOURCE_CLIENT,
+        )
+        try:
+            route = await self._route(receipt.topic)
+            known = {str(endpoints): endpoints for endpoints in route.endpoints}
+            endpoints = known.get(receipt.endpoint, self._access_point)
+            (await self._rpc.call(endpoints, "EndTransaction", request)).check()
+        except CosmodromeError as error:
+            context.error = error
+            raise
+        finally:
+            self._interceptors.after(context)
+
+    async def _on_command(self, command: Command, session: Session) -> None:
+        if command.WhichOneof("command") == "recover_orphaned_transaction_command":
+            # A task of its own: a slow checker must not hold up other commands.
+            self._tasks.spawn(self._check(command, session), "transaction check")
+        else:
+            await super()._on_command(command, session)
+
+    async def _check(self, command: Command, session: Session) -> None:
+        asked = command.recover_orphaned_transaction_command
+        if self._checker is None:
+            _log.warning("asked about transaction %s without a checker", asked.transaction_id)
+            return
+        view = convert.view(asked.message, str(session.endpoints))
+        try:
+            answer = self._checker(view)
+            resolution = await answer if inspect.isawaitable(answer) else answer
+        except Exception:
+            _log.exception("the transaction checker failed on %s", asked.transaction_id)
+            return
+        if resolution in (TransactionResolution.COMMIT, TransactionResolution.ROLLBACK):
+            receipt = SendReceipt(
+                view.message_id, view.topic, 0, asked.transaction_id, "", str(session.endpoints)
+            )
+            try:
+                await self.end_transaction(receipt, resolution, from_check=True)
+            except BadRequest as error:
+                _log.info("transaction %s was resolved meanwhile: %s", asked.transaction_id, error)
+
+    # What every client does.
+
+    def _settings(self) -> pb.Settings:
+        return settings.producer_settings(
+            self._configuration, list(self._topics), self._max_attempts
+        )
+
+    def _take_settings(self, told: pb.Settings) -> None:
+        self._told = settings.read_producer(told)
+
+    def _startup_topics(self) -> list[str]:
+        return list(self._topics)
+
+    async def _on_started(self) -> None:
+        timeout_s = self._configuration.request_timeout_s
+        self._born_host = self._client_id.partition("@")[0]
+        self._sender = Sender(
+            rpc=self._rpc,
+            isolation=self._isolation,
+            # Clients that start together should not all begin with the same queue.
+            round_robin=RoundRobin(random.randrange(1 << 16)),
+            max_attempts=self._max_attempts,
+            policy=lambda: self._told.policy,
+            find_route=self._route,
+            refresh_route=lambda topic: self._route(topic, fresh=True),
+            select=self._selector,
+            deadline_s=(
+                self._send_timeout.total_seconds()
+                if self._send_timeout
+                else timeout_s * self._max_attempts
+            ),
+            request_timeout_s=timeout_s,
+        )
+
+    async def _on_closing(self) -> None:
+        try:
+            async with asyncio.timeout(self._configuration.request_timeout_s):
+                await self.flush()
+        except TimeoutError:
+            _log.warning("closed with %d messages under way", self._in_flight.messages)
+
+    def _wake_idle(self) -> None:
+        waiters, self._idle = self._idle, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def _settle(future: "asyncio.Future[SendReceipt]", outcome: Outcome) -> None:
+    if future.done():  # cancelled by its caller
+        return
+    if isinstance(outcome, SendReceipt):
+        future.set_result(outcome)
+    else:
+        future.set_exception(outcome)
