@@ -36,7 +36,7 @@ def test_a_delivery_is_what_protobuf_reads(
     system = pb.SystemProperties(tag="t", keys=["a", "b"], message_id="id", message_group="g")
     user = pb.Message(user_properties={"k": "v", "x": ""}).SerializeToString()
     stored = StoredMessage(
-        "orders", queue_id, offset, stored_ms, 1, system.SerializeToString(), user, body
+        "orders", queue_id, offset, stored_ms, system.SerializeToString(), user, body
     )
     delivery = Delivery(stored, "handle" * 20, attempt, invisible_ms)
     store_host = encoding.bytes_field(10, b"1.2.3.4:5")
@@ -58,7 +58,7 @@ def test_a_delivery_is_what_protobuf_reads(
 
 def test_the_digest_is_upper_case_md5_and_wins_over_the_producers() -> None:
     sent = pb.SystemProperties(body_digest=pb.Digest(type=pb.CRC32, checksum="3610A686"))
-    stored = StoredMessage("t", 0, 0, 0, 0, sent.SerializeToString(), b"", b"hello")
+    stored = StoredMessage("t", 0, 0, 0, sent.SerializeToString(), b"", b"hello")
     read = rpc.PullMessageResponse.FromString(encoding.pulled(stored, b"")).message
     digest = read.system_properties.body_digest
     assert (digest.type, digest.checksum) == (pb.MD5, "5D41402ABC4B2A76B9719D911017C592")
@@ -66,7 +66,7 @@ def test_the_digest_is_upper_case_md5_and_wins_over_the_producers() -> None:
 
 def test_system_properties_are_one_submessage_because_javascript_does_not_merge() -> None:
     stored = StoredMessage(
-        "t", 3, 9, 5, 0, pb.SystemProperties(tag="t").SerializeToString(), b"", b"x"
+        "t", 3, 9, 5, pb.SystemProperties(tag="t").SerializeToString(), b"", b"x"
     )
     encoded = encoding.message_fields(stored, encoding.system_fields(stored, b""))
     from cosmodrome_server.model.wire import fields

@@ -66,7 +66,7 @@ def test_a_method_newer_than_the_server_gets_a_status() -> None:
 
 def test_a_bug_is_logged_and_told_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(world: ProxyWorld) -> None:
-        world.world.broker.topic = lambda name: 1 // 0  # type: ignore[assignment,method-assign] # a bug
+        world.world.broker.topic = lambda name: 1 // 0  # type: ignore[assignment,method-assign,return-value] # a bug
         with caplog.at_level(logging.CRITICAL + 1):
             answer = await world.call("QueryRoute", rpc.QueryRouteRequest(topic=resource("normal")))
         assert answer.status.code == pb.INTERNAL_SERVER_ERROR

@@ -1,0 +1,183 @@
+"""Sessions: pushes, restarts, the newest stream, questions to clients."""
+
+import pytest
+
+from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_proto import service_pb2 as rpc
+from cosmodrome_server.errors import BrokerError, ClientTimeout, NotFound
+from cosmodrome_server.model.group import Group
+from cosmodrome_server.model.message import StoredMessage
+from cosmodrome_server.model.topic import Topic
+from tests.support.proxy_world import (
+    ProxyWorld,
+    consumer_settings,
+    message,
+    producer_settings,
+    resource,
+    run,
+)
+
+BEAT = rpc.HeartbeatRequest(group=resource("billing"))
+
+
+def test_members_of_a_changed_group_learn_at_once() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        member = world.telemetry(consumer_settings(), client_id="member")
+        other = world.telemetry(consumer_settings("ledger"), client_id="other")
+        world.world.broker.create_group(Group("billing", max_attempts=7, is_fifo=True))
+        pushed = member.commands()[-1]
+        assert len(member.messages) == 2
+        assert pushed.settings.backoff_policy.max_attempts == 7
+        assert pushed.settings.subscription.fifo
+        assert len(other.messages) == 1
+
+    run(scenario)
+
+
+def test_those_who_use_a_changed_topic_learn_at_once() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        producer = world.telemetry(producer_settings("normal"), client_id="p")
+        world.world.broker.create_topic(Topic("normal", queues=4))
+        assert len(producer.messages) == 2
+
+    run(scenario)
+
+
+def test_a_deleted_group_pushes_nothing() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        member = world.telemetry(consumer_settings())
+        world.world.broker.delete_group("billing")
+        assert len(member.messages) == 1
+
+    run(scenario)
+
+
+def test_after_a_restart_a_client_that_does_not_re_sync_still_works() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        world.telemetry(consumer_settings())
+        await world.world.settle()
+        await world.restart()
+        assert await world.code("Heartbeat", BEAT) == pb.OK
+        await world.send(message())
+        assert len(await world.receive(auto_renew=True)) == 1
+
+    run(scenario)
+
+
+def test_a_client_that_left_before_the_restart_is_not_known_after_it() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        world.telemetry(consumer_settings())
+        await world.call(
+            "NotifyClientTermination", rpc.NotifyClientTerminationRequest(group=resource("billing"))
+        )
+        await world.restart()
+        assert await world.code("Heartbeat", BEAT) == pb.UNRECOGNIZED_CLIENT_TYPE
+        assert world.world.broker.kept("client/") == {}
+
+    run(scenario)
+
+
+def test_the_newest_stream_of_a_client_is_the_one_written_to() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        old = world.telemetry(consumer_settings())
+        new = world.telemetry(consumer_settings())
+        world.world.broker.create_group(Group("billing", max_attempts=7))
+        assert (len(old.messages), len(new.messages)) == (1, 2)
+        old.cancel()
+        world.world.broker.create_group(Group("billing", max_attempts=8))
+        assert len(new.messages) == 3
+
+    run(scenario)
+
+
+def half(topic: str) -> StoredMessage:
+    system = pb.SystemProperties(message_id="id1", message_type=pb.TRANSACTION)
+    return StoredMessage(topic, 0, 0, 1, system.SerializeToString(), b"", b"half")
+
+
+def test_an_orphaned_transaction_is_put_to_a_live_producer_of_its_topic() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        assert not world.events.check_transaction(half("transaction"), "tx1")
+        gone = world.telemetry(producer_settings("transaction"), client_id="gone")
+        gone.cancel()
+        world.telemetry(producer_settings("normal"), client_id="other")
+        live = world.telemetry(producer_settings("transaction"), client_id="live")
+        assert world.events.check_transaction(half("transaction"), "tx1")
+        asked = live.commands()[-1].recover_orphaned_transaction_command
+        assert asked.transaction_id == "tx1"
+        assert asked.message.body == b"half"
+        assert asked.message.system_properties.message_id == "id1"
+
+    run(scenario)
+
+
+def test_producers_are_asked_in_turn() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        producers = [
+            world.telemetry(producer_settings("transaction"), client_id=f"p{n}") for n in range(3)
+        ]
+        for _ in range(6):
+            assert world.events.check_transaction(half("transaction"), "tx1")
+        assert [len(one.messages) for one in producers] == [3, 3, 3]
+
+    run(scenario)
+
+
+def trace_question(nonce: str) -> rpc.TelemetryCommand:
+    ask = rpc.PrintThreadStackTraceCommand(nonce=nonce)
+    return rpc.TelemetryCommand(print_thread_stack_trace_command=ask)
+
+
+def test_a_question_is_answered_by_its_nonce_once_and_by_its_client_alone() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        answers: list[rpc.TelemetryCommand | BrokerError] = []
+        stream = world.telemetry(consumer_settings())
+        stranger = world.telemetry(consumer_settings(), client_id="stranger")
+        world.sessions.ask("client", trace_question, answers.append)
+        nonce = stream.commands()[-1].print_thread_stack_trace_command.nonce
+        trace = rpc.ThreadStackTrace(nonce=nonce, thread_stack_trace="main: asleep")
+        said = rpc.TelemetryCommand(thread_stack_trace=trace)
+        stranger.say(said)
+        assert answers == []
+        stream.say(said)
+        stream.say(said)
+        assert answers == [said]
+
+    run(scenario)
+
+
+def test_a_question_nobody_answers_times_out_after_5_s() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        answers: list[rpc.TelemetryCommand | BrokerError] = []
+        world.telemetry(consumer_settings())
+        world.sessions.ask("client", trace_question, answers.append)
+        await world.later(4_999)
+        assert answers == []
+        await world.later(1)
+        assert isinstance(answers[0], ClientTimeout)
+        with pytest.raises(NotFound):
+            world.sessions.ask("nobody", trace_question, answers.append)
+
+    run(scenario)
+
+
+def test_a_lite_topic_taken_over_is_told_to_the_one_who_lost_it() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        stream = world.telemetry(consumer_settings())
+        world.events.lite_unsubscribed("client", "billing", "chat-1")
+        command = stream.commands()[-1].notify_unsubscribe_lite_command
+        assert command.lite_topic == "chat-1"
+
+    run(scenario)
+
+
+def test_before_a_stop_every_client_is_asked_to_connect_anew() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        streams = [world.telemetry(consumer_settings(), client_id=f"c{n}") for n in range(2)]
+        world.sessions.reconnect_all()
+        world.sessions.close()
+        for stream in streams:
+            assert stream.commands()[-1].reconnect_endpoints_command.nonce
+            assert stream.ended is not None
+
+    run(scenario)
