@@ -127,7 +127,7 @@ class Incoming:
             message_id=line["message_id"],
             topic=line["topic"],
             body=base64.b64decode(line["body"] or ""),
-            tag=line.get("tag"),
+            tag=line.get("tag") or None,
             keys=tuple(sorted(line.get("keys") or ())),
             properties=line.get("properties") or {},
             message_group=line.get("message_group") or None,

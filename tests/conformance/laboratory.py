@@ -13,7 +13,7 @@ import contextlib
 import enum
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import pytest
@@ -51,8 +51,13 @@ class Outcome:
 class Laboratory:
     """One server, the drivers of the clients that cells ask for, and what came of each cell."""
 
-    def __init__(self, cells: Iterable[tuple[Scenario, Language]]) -> None:
+    def __init__(
+        self,
+        cells: Iterable[tuple[Scenario, Language]],
+        on_outcome: Callable[[Cell, Outcome], None] = lambda _cell, _outcome: None,
+    ) -> None:
         self._cells = list(cells)
+        self._on_outcome = on_outcome
         self._done = {
             (scenario.ident, language.name): asyncio.get_running_loop().create_future()
             for scenario, language in self._cells
@@ -135,6 +140,7 @@ class Laboratory:
                     )
                     outcome = await run_cell(scenario, bench)
                 self._done[scenario.ident, language.name].set_result(outcome)
+                self._on_outcome((scenario.ident, language.name), outcome)
                 if scenario.ident == "E-1" and not exchange.sent[language.name].done():
                     lost = NotApplicable(f"{language.title} did not get to send")
                     exchange.sent[language.name].set_exception(lost)

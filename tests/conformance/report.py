@@ -40,7 +40,7 @@ def write_if_complete(laboratory: Laboratory) -> None:
     outcomes = laboratory.outcomes()
     out = os.environ.get("COSMODROME_CONFORMANCE_OUT")
     if out:
-        Path(out).write_text(json.dumps(_raw(outcomes), indent=1, ensure_ascii=False) + "\n")
+        Path(out).write_text(raw(outcomes))
     wanted = {
         (scenario.ident, language.name)
         for scenario in CATALOGUE
@@ -51,12 +51,13 @@ def write_if_complete(laboratory: Laboratory) -> None:
         PAGE.write_text(page(outcomes, laboratory.versions))
 
 
-def _raw(outcomes: Outcomes) -> dict[str, dict[str, list[object]]]:
-    raw: dict[str, dict[str, list[object]]] = {}
+def raw(outcomes: Outcomes) -> str:
+    """The outcomes as JSON: scenario, client, [result, remark, seconds]."""
+    told: dict[str, dict[str, list[object]]] = {}
     for (ident, language), outcome in sorted(outcomes.items()):
-        told: list[object] = [outcome.result.value, outcome.remark, round(outcome.seconds, 1)]
-        raw.setdefault(ident, {})[language] = told
-    return raw
+        cell: list[object] = [outcome.result.value, outcome.remark, round(outcome.seconds, 1)]
+        told.setdefault(ident, {})[language] = cell
+    return json.dumps(told, indent=1, ensure_ascii=False) + "\n"
 
 
 def page(outcomes: Outcomes, versions: dict[str, str]) -> str:

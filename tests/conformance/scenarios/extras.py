@@ -25,7 +25,7 @@ def sample(topic: str, author: str) -> Outgoing:
         topic,
         EVERY_BYTE + author.encode(),
         tag=f"tag-{author}",
-        keys=(f"key-{author}", "订单 7"),
+        keys=(f"key-{author}", "订单-7"),
         properties={"author": author, "emoji": "🚀", "with space": "a = b; c"},
     )
 
