@@ -10,13 +10,15 @@ verified when it is read (and by the scrubber).
 
 What a bad frame means.
 
-    good frames follow it                          corruption: it is skipped and reported
-    nothing follows, its number is at or below     corruption: reported
-      a frame known to have been durable
-    nothing follows, never known durable           a crash during its write: cut
+    known to have been durable, good frames follow     corruption: it is skipped and reported
+    known to have been durable, nothing follows        corruption: reported
+    never known to have been durable                   a crash before its sync: cut, with all
+                                                       that may follow it
 
-A frame is known to have been durable when a later frame, or the checkpoint of a clean stop,
-says so. What was written but perhaps never synced is synced before anything is served.
+A frame is known to have been durable when a later frame, a later segment or the checkpoint
+says so. With sync every frame says so of the one before; with interval and os a power cut may
+leave a hole among frames of which none was promised, and what is before the hole is the state
+there was once. What was written but perhaps never synced is synced before anything is served.
 """
 
 import logging
@@ -31,7 +33,7 @@ from cosmodrome_server.model.log import MessageState, RecordKind
 from cosmodrome_server.store import sealed_index, segment
 from cosmodrome_server.store.checkpoint import CheckpointStore, Row, Saved
 from cosmodrome_server.store.consume_queue import key_of
-from cosmodrome_server.store.files import Files
+from cosmodrome_server.store.files import File, Files
 from cosmodrome_server.store.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from cosmodrome_server.store.record import decode_queue_ends, decode_records, decode_row
 from cosmodrome_server.store.scanner import Bad, Found, Tail, scan
@@ -97,13 +99,13 @@ class Ending(NamedTuple):
         offset: The byte offset in the last segment where the next frame goes.
         lsn: The number of the last frame that was ever durable or is here.
         timestamp_ms: The time of the last frame; 0 if none was replayed.
-        is_torn: Something was cut there.
+        cut_bytes: How many bytes from there on must not be read as frames again.
     """
 
     offset: int
     lsn: int
     timestamp_ms: int
-    is_torn: bool
+    cut_bytes: int
 
 
 def find_beginning(files: Files, directory: Path, checkpoints: CheckpointStore) -> Beginning:
@@ -229,6 +231,7 @@ class Replay:
         """Every good frame in order; None where a segment begins."""
         start = self._beginning.offset
         tail = Tail(start, is_torn=False, reason="")
+        cut_bytes = 0
         for header in self._beginning.segments[self._beginning.first :]:
             yield header, None
             file = self._files.open(segment.path_of(self._directory, header))
@@ -239,15 +242,30 @@ class Replay:
                             self._pass(header, item)
                             yield header, item
                         case Bad():
+                            cut_bytes = self._unpromised_bytes(file, header, item)
+                            if cut_bytes:
+                                tail = Tail(item.start, is_torn=True, reason=item.reason)
+                                break
                             self._skip(header, item)
                         case Tail():
                             tail = item
+                            cut_bytes = FRAME_HEADER_BYTES if item.is_torn else 0
             finally:
                 file.close()
             self._end_segment(header, tail)
             start = segment.HEADER_BYTES
         last_lsn = max(self._lsn, self._durable_lsn)
-        self.ending = Ending(tail.start, last_lsn, self._timestamp_ms, tail.is_torn)
+        self.ending = Ending(tail.start, last_lsn, self._timestamp_ms, cut_bytes)
+
+    def _unpromised_bytes(self, file: File, header: SegmentHeader, bad: Bad) -> int:
+        """Bytes from a bad range to the end of the log, if none of them was ever promised."""
+        if header is not self._beginning.segments[-1]:
+            return 0
+        durable_lsn, end = self._durable_lsn, bad.end
+        for item in scan(file, header, bad.end, self._lsn):
+            if isinstance(item, Found):
+                durable_lsn, end = max(durable_lsn, item.header.synced_lsn), item.end
+        return 0 if durable_lsn > self._lsn else end - bad.start
 
     def _pass(self, header: SegmentHeader, found: Found) -> None:
         lsn = found.header.lsn
@@ -291,6 +309,7 @@ class Replay:
         )
 
 
+_ZERO_BYTES = 1 << 20
 # Until the next good frame says which one it is.
 _UNKNOWN = (1 << 64) - 1
 
@@ -298,14 +317,16 @@ _UNKNOWN = (1 << 64) - 1
 def mend_tail(files: Files, directory: Path, header: SegmentHeader, ending: Ending) -> None:
     """Make the end of the log what the next frame needs, durably.
 
-    A torn frame loses its header, a damaged segment header is written again, and bytes that
+    What is cut can never be read again, a damaged segment header is written again, and bytes that
     were read but perhaps never synced are brought to the disk.
     """
     file = files.open(segment.path_of(directory, header))
     try:
-        if ending.is_torn:
+        if ending.cut_bytes:
             _log.info("torn_tail_cut segment=%d offset=%d", header.number, ending.offset)
-            file.write(ending.offset, [bytes(FRAME_HEADER_BYTES)])
+        for start in range(0, ending.cut_bytes, _ZERO_BYTES):
+            zeros = bytes(min(_ZERO_BYTES, ending.cut_bytes - start))
+            file.write(ending.offset + start, [zeros])
         if file.read(0, segment.HEADER_BYTES) != segment.encode_header(header):
             file.write(0, [segment.encode_header(header)])
         file.sync()

@@ -1,0 +1,146 @@
+"""Crashes at any point, on a disk that keeps only what was synced."""
+
+from random import Random
+
+import pytest
+
+from tests.support.faulty_files import Crash, FaultyFiles
+from tests.support.log_world import DIRECTORY, INTERVAL, SMALL, State, World
+
+
+def run_until_crash(random: Random, steps: int) -> tuple[World, dict[int, State]]:
+    """A world that stopped in the middle of an operation, and its state after each frame."""
+    states: dict[int, State] = {}
+    world = World()
+    states[world.log.open_lsn - 1] = world.state()
+    left = random.randint(1, 12 * steps)
+
+    def count(_: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Crash
+
+    world.disk.on_operation = count
+    try:
+        for _ in range(steps):
+            lsn = world.random_step(random)
+            states[lsn] = world.state()
+            if random.random() < 0.2:
+                world.background.tick()
+    except Crash:
+        # The frame that was being written may be there, whole; then so is its effect.
+        if world.log.open_lsn - 1 not in states:
+            states[world.log.open_lsn - 1] = world.state()
+    world.disk.on_operation = lambda _: None
+    return world, states
+
+
+def check_after_crash(world: World, after: World, states: dict[int, State]) -> None:
+    lsn = after.log.open_lsn - 1
+    assert lsn >= world.acked_lsn, "an acknowledged frame is lost"
+    assert after.state() == states[lsn], "the state is not that of the last frame"
+    assert after.log.damages == []
+    after.send(0, b"and on it goes")
+    after.commit()
+    assert after.messages(1, 0)[-1][1] == b"and on it goes"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_after_a_power_cut_the_log_is_what_it_was_after_some_acknowledged_frame(seed: int) -> None:
+    random = Random(seed)
+    world, states = run_until_crash(random, 40)
+    for _ in range(5):
+        check_after_crash(world, world.power_cut(random), states)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4_000))
+def test_after_many_power_cuts_nothing_acknowledged_is_lost(seed: int) -> None:
+    random = Random(1_000_000 + seed)
+    world, states = run_until_crash(random, 60)
+    for _ in range(25):
+        check_after_crash(world, world.power_cut(random), states)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_second_power_cut_during_recovery_loses_nothing_either(seed: int) -> None:
+    random = Random(seed)
+    world, states = run_until_crash(random, 40)
+    after = world.power_cut(random)
+    again = after.power_cut(random)
+    assert again.log.open_lsn == after.log.open_lsn
+    check_after_crash(world, again, states)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_killed_process_loses_nothing_it_wrote(seed: int) -> None:
+    random = Random(seed)
+    world, states = run_until_crash(random, 40)
+    check_after_crash(world, world.killed(), states)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_without_a_checkpoint_the_log_alone_gives_the_same_state(seed: int) -> None:
+    random = Random(seed)
+    world, states = run_until_crash(random, 60)
+    disk = world.disk.power_cut(random)
+    check_after_crash(world, World(disk), states)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_without_indexes_and_checkpoint_the_log_alone_gives_the_same_state(seed: int) -> None:
+    random = Random(seed)
+    world, states = run_until_crash(random, 60)
+    disk = world.disk.killed()
+    forget_indexes(disk)
+    check_after_crash(world, World(disk), states)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_lost_index_is_made_again_whatever_the_checkpoint_says(seed: int) -> None:
+    random = Random(seed)
+    world, states = run_until_crash(random, 60)
+    disk = world.disk.killed()
+    forget_indexes(disk)
+    check_after_crash(world, World(disk, world.checkpoints.copy()), states)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_with_interval_a_power_cut_loses_only_what_was_not_synced(seed: int) -> None:
+    random = Random(seed)
+    world = World(options=INTERVAL)
+    states = {0: world.state()}
+    synced_lsn = 0
+    for _ in range(40):
+        lsn = world.random_step(random)
+        states[lsn] = world.state()
+        if random.random() < 0.3:
+            world.clock.time_ms += 60
+            world.writer.tick()
+            synced_lsn = world.log.open_lsn - 1
+    after = world.power_cut(random)
+    assert after.log.open_lsn - 1 >= synced_lsn
+    assert after.state() == states[after.log.open_lsn - 1]
+
+
+def forget_indexes(disk: FaultyFiles) -> None:
+    for name in disk.names(DIRECTORY):
+        if name.endswith(".idx"):
+            disk.remove(DIRECTORY / name)
+
+
+def test_a_clean_stop_needs_no_replay() -> None:
+    world = World()
+    for step in range(50):
+        world.send(0, b"x" * 300)
+        world.ack(b"%d" % (step % 3))
+        world.commit()
+    world.checkpoint()
+    expected = world.state()
+    world.log.close()
+
+    after = World(world.disk.killed(), world.checkpoints.copy(), SMALL)
+
+    assert after.state() == expected
+    assert after.log.open_lsn == world.log.open_lsn

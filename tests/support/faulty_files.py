@@ -1,0 +1,260 @@
+"""A disk in memory that forgets what was not synced, tears writes, fills up and fails.
+
+Every write is pending until its file is synced, every new name until its directory is. A power
+cut keeps what was synced and, of what was pending, what a random generator says: for each write
+all, nothing, or any of its sectors; of the names of a directory any first few changes.
+
+    disk = FaultyFiles()
+    …                                   the code under test runs on it
+    after = disk.power_cut(random)      the disk as the next start finds it
+
+Faults: `fail_sync_after`, `fail_write_after` (EIO, once and for ever after), `bytes_max`
+(ENOSPC), `unreadable` (EIO on reads of a range). `on_operation` is called before every
+operation that changes the disk; it may raise `Crash` to stop the world right there.
+"""
+
+import errno
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+
+from cosmodrome_server.errors import StoreLocked
+from cosmodrome_server.store.files import File
+
+SECTOR_BYTES = 512
+
+
+class Crash(BaseException):
+    """The process ends here. No `except Exception` may hold it up."""
+
+
+class _Inode:
+    """The bytes of a file: as seen, as synced, and the writes between."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.data = bytearray(data)
+        self.synced = bytearray(data)
+        self.pending: list[tuple[int, bytes]] = []
+        self.allocated = len(data)
+
+    def write(self, position: int, data: bytes) -> None:
+        end = position + len(data)
+        if end > len(self.data):
+            self.data.extend(bytes(end - len(self.data)))
+        self.data[position:end] = data
+        self.pending.append((position, data))
+
+    def sync(self) -> None:
+        for position, data in self.pending:
+            _put(self.synced, position, data)
+        self.pending.clear()
+        self.synced.extend(bytes(len(self.data) - len(self.synced)))
+
+    def after_cut(self, random: Random) -> "_Inode":
+        kept = bytearray(self.synced)
+        for position, data in self.pending:
+            fate = random.randrange(3)
+            if fate == 0:
+                _put(kept, position, data)
+            elif fate == 1:
+                for start in range(0, len(data), SECTOR_BYTES):
+                    if random.random() < 0.5:
+                        _put(kept, position + start, data[start : start + SECTOR_BYTES])
+        return _Inode(bytes(kept))
+
+
+def _put(data: bytearray, position: int, written: bytes) -> None:
+    end = position + len(written)
+    if end > len(data):
+        data.extend(bytes(end - len(data)))
+    data[position:end] = written
+
+
+class FaultyFiles:
+    """See the module. Satisfies `store.files.Files`.
+
+    Attributes:
+        fail_sync_after: Syncs that still succeed; None for all.
+        fail_write_after: Writes that still succeed; None for all.
+        bytes_max: How much the disk holds; None for no bound.
+        unreadable: (name suffix, start, end): reads of this range fail.
+        on_operation: Called with the name of each changing operation before it is done.
+        syncs: How many were done.
+    """
+
+    def __init__(self) -> None:
+        self.fail_sync_after: int | None = None
+        self.fail_write_after: int | None = None
+        self.bytes_max: int | None = None
+        self.unreadable: tuple[str, int, int] | None = None
+        self.on_operation: Callable[[str], None] = lambda _: None
+        self.syncs = 0
+        self._names: dict[Path, _Inode] = {}
+        self._synced_names: dict[Path, _Inode] = {}
+        self._name_changes: list[Callable[[dict[Path, _Inode]], object]] = []
+        self._locked: set[Path] = set()
+
+    # Faults
+
+    def power_cut(self, random: Random) -> "FaultyFiles":
+        """The disk that the next start finds."""
+        names = dict(self._synced_names)
+        for change in self._name_changes[: random.randint(0, len(self._name_changes))]:
+            change(names)
+        disk = FaultyFiles()
+        disk._names = {path: inode.after_cut(random) for path, inode in names.items()}
+        disk._synced_names = dict(disk._names)
+        return disk
+
+    def killed(self) -> "FaultyFiles":
+        """The disk after the process died but not the machine: nothing is lost."""
+        disk = FaultyFiles()
+        disk._names = {path: _Inode(bytes(inode.data)) for path, inode in self._names.items()}
+        disk._synced_names = dict(disk._names)
+        return disk
+
+    def content(self, path: Path) -> bytearray:
+        """The bytes of a file, to be damaged at will."""
+        return self._names[path].data
+
+    @property
+    def used_bytes(self) -> int:
+        """How much of the disk is taken."""
+        return sum(max(inode.allocated, len(inode.data)) for inode in set(self._names.values()))
+
+    def changes(self, operation: str) -> None:
+        """An operation is about to change the disk."""
+        self.on_operation(operation)
+
+    def take_space(self, inode: _Inode, end: int) -> None:
+        """Let a file grow to `end`, or raise ENOSPC."""
+        growth = end - max(inode.allocated, len(inode.data))
+        if self.bytes_max is not None and growth > 0 and self.used_bytes + growth > self.bytes_max:
+            raise OSError(errno.ENOSPC, "the test's disk is full")
+        inode.allocated = max(inode.allocated, end)
+
+    # Files
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """See `Files`."""
+        if create:
+            if path in self._names:
+                raise FileExistsError(errno.EEXIST, "it exists", str(path))
+            self.changes("create")
+            inode = _Inode()
+            self._change_names(lambda names: names.__setitem__(path, inode))
+        elif path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "it does not exist", str(path))
+        return _FaultyFile(self, self._names[path], path)
+
+    def names(self, directory: Path) -> list[str]:
+        """See `Files`."""
+        return sorted(path.name for path in self._names if path.parent == directory)
+
+    def make_directory(self, path: Path) -> None:
+        """See `Files`; directories are there by themselves."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """See `Files`."""
+        self.changes("rename")
+        self._change_names(lambda names: _move(names, source, target))
+
+    def remove(self, path: Path) -> None:
+        """See `Files`."""
+        self.changes("remove")
+        self._change_names(lambda names: names.pop(path, None))
+
+    def sync_directory(self, path: Path) -> None:
+        """See `Files`; all directories at once."""
+        self.changes("sync directory")
+        self._count_sync()
+        self._synced_names = dict(self._names)
+        self._name_changes.clear()
+
+    def map(self, path: Path) -> memoryview:
+        """See `Files`."""
+        return memoryview(bytes(self._names[path].data))
+
+    def lock(self, path: Path) -> Callable[[], None]:
+        """See `Files`."""
+        if path in self._locked:
+            raise StoreLocked(f"another process owns {path.parent}")
+        self._locked.add(path)
+        return lambda: self._locked.discard(path)
+
+    def _change_names(self, change: Callable[[dict[Path, _Inode]], object]) -> None:
+        change(self._names)
+        self._name_changes.append(change)
+
+    def _count_sync(self) -> None:
+        if self.fail_sync_after is not None:
+            if self.fail_sync_after == 0:
+                raise OSError(errno.EIO, "the test's disk does not sync")
+            self.fail_sync_after -= 1
+        self.syncs += 1
+
+    def check_write(self) -> None:
+        """Raise if writes fail now."""
+        if self.fail_write_after is not None:
+            if self.fail_write_after == 0:
+                raise OSError(errno.EIO, "the test's disk does not write")
+            self.fail_write_after -= 1
+
+    def check_sync(self) -> None:
+        """Raise if syncs fail now."""
+        self._count_sync()
+
+    def check_read(self, path: Path, position: int, length: int) -> None:
+        """Raise if the range cannot be read."""
+        if self.unreadable is not None:
+            suffix, start, end = self.unreadable
+            if path.name.endswith(suffix) and position < end and position + length > start:
+                raise OSError(errno.EIO, "the test's disk has a bad sector")
+
+
+class _FaultyFile:
+    """An open file of a `FaultyFiles`."""
+
+    def __init__(self, disk: FaultyFiles, inode: _Inode, path: Path) -> None:
+        self._disk = disk
+        self._inode = inode
+        self._path = path
+
+    def read(self, position: int, length: int) -> bytes:
+        """See `File`."""
+        available = max(0, min(length, len(self._inode.data) - position))
+        self._disk.check_read(self._path, position, available)
+        return bytes(self._inode.data[position : position + available])
+
+    def write(self, position: int, parts: Sequence[bytes]) -> None:
+        """See `File`."""
+        data = b"".join(parts)
+        self._disk.changes("write")
+        self._disk.check_write()
+        self._disk.take_space(self._inode, position + len(data))
+        self._inode.write(position, data)
+
+    def sync(self) -> None:
+        """See `File`."""
+        self._disk.changes("sync")
+        self._disk.check_sync()
+        self._inode.sync()
+
+    def allocate(self, position: int, length: int) -> None:
+        """See `File`."""
+        self._disk.changes("allocate")
+        self._disk.take_space(self._inode, position + length)
+        missing = position + length - len(self._inode.data)
+        self._inode.data.extend(bytes(max(0, missing)))
+
+    def size(self) -> int:
+        """See `File`."""
+        return len(self._inode.data)
+
+    def close(self) -> None:
+        """See `File`."""
+
+
+def _move(names: dict[Path, _Inode], source: Path, target: Path) -> None:
+    if source in names:
+        names[target] = names.pop(source)
