@@ -1,0 +1,299 @@
+"""What the gate makes of gRPC calls, good and bad."""
+
+import gzip
+import json
+import socket
+import time
+
+import pytest
+
+from tests.gate.http2 import framed
+from tests.gate.world import World
+
+UNARY, STREAM, BIDI = "/test.Echo/Unary", "/test.Echo/Stream", "/test.Echo/Bidi"
+OK, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = 0, 4, 8, 12, 13
+GZIP = [("grpc-encoding", "gzip")]
+
+
+def test_a_unary_call_gets_its_reply_and_ok(world: World) -> None:
+    with world.client() as client:
+        answer = client.call(UNARY, b"hello")
+    assert answer.messages == [b"hello"]
+    assert answer.headers[":status"] == "200"
+    assert answer.headers["content-type"] == "application/grpc"
+    assert answer.status == OK
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 16_384, 65_536, 1 << 20, 4 << 20])
+def test_messages_of_every_size_come_back_whole(world: World, size: int) -> None:
+    message = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    with world.client() as client:
+        assert client.call(UNARY, message).messages == [message]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 7, 100])
+def test_a_request_may_be_cut_into_frames_anywhere(world: World, chunk: int) -> None:
+    with world.client() as client:
+        stream = client.start(UNARY)
+        client.send(stream, framed(b"fragmented"), end=True, chunk=chunk)
+        assert client.wait(stream).messages == [b"fragmented"]
+
+
+def test_many_messages_may_share_a_frame(world: World) -> None:
+    sent = [b"%d" % n for n in range(100)]
+    with world.client() as client:
+        assert client.call(BIDI, *sent).messages == sent
+
+
+def test_many_calls_share_a_connection(world: World) -> None:
+    with world.client() as client:
+        streams = [client.begin(UNARY, b"%d" % n) for n in range(500)]
+        assert [client.wait(s).messages for s in streams] == [[b"%d" % n] for n in range(500)]
+
+
+def test_a_stream_of_replies_arrives_in_order(world: World) -> None:
+    with world.client() as client:
+        answer = client.call(STREAM, b"34,300")
+    assert [m[:6] for m in answer.messages] == [b"%06d" % n for n in range(34)]
+    assert answer.status == OK
+
+
+def test_a_stream_of_no_replies_is_ok(world: World) -> None:
+    with world.client() as client:
+        answer = client.call(STREAM, b"0,6")
+    assert (answer.messages, answer.status) == ([], OK)
+
+
+def test_a_bidirectional_stream_answers_each_message_before_the_next(world: World) -> None:
+    with world.client() as client:
+        stream = client.start(BIDI)
+        for n in range(3):
+            client.send(stream, framed(b"%d" % n))
+            assert client.wait_data(stream, 6 * (n + 1))[-1:] == b"%d" % n
+        client.send(stream, b"", end=True)
+        assert client.wait(stream).status == OK
+
+
+def test_the_head_of_a_bidirectional_stream_comes_before_any_message(world: World) -> None:
+    with world.client() as client:
+        stream = client.start(BIDI)
+        while not client.answers[stream].headers:
+            client.receive()
+        assert client.answers[stream].headers[":status"] == "200"
+
+
+def test_a_status_and_its_text_reach_the_client(world: World) -> None:
+    with world.client() as client:
+        answer = client.call("/test.Echo/Fail", "100 % für dich\n".encode())
+    assert answer.status == 5
+    assert answer.text == "100 %25 f%C3%BCr dich%0A"
+
+
+def test_headers_and_facts_reach_the_handler(world: World) -> None:
+    headers = [
+        ("x-mq-client-id", "a@1"),
+        ("x-twice", "1"),
+        ("x-twice", "2"),
+        ("grpc-timeout", "5S"),
+    ]
+    with world.client() as client:
+        facts = json.loads(client.call("/test.Echo/Facts", b"", headers=headers).messages[0])
+        port = client.socket.getsockname()[1]
+    assert facts["headers"] == {"x-mq-client-id": "a@1", "x-twice": "2"}
+    assert facts["peer"] == f"127.0.0.1:{port}"
+    assert facts["deadline_ms"] == 5000
+    assert not facts["is_tls"]
+
+
+def test_an_unknown_method_is_unimplemented(world: World) -> None:
+    with world.client() as client:
+        answer = client.call("/test.Echo/Nothing", b"")
+        assert answer.status == UNIMPLEMENTED
+        assert "/test.Echo/Nothing" in answer.text
+        assert client.call("/test.Wild/Anything", b"").messages == [b"wild"]
+
+
+def test_what_is_not_grpc_is_told_so_in_http(world: World) -> None:
+    with world.client() as client:
+        for kind in ("application/json", "application/grpc-web", None):
+            answer = client.call(UNARY, b"x", content_type=kind)
+            assert answer.headers[":status"] == "415"
+            assert b"gRPC" in answer.data
+        assert client.wait(client.start(UNARY, method="GET", end=True)).headers[":status"] == "405"
+        assert client.call(UNARY, b"x", content_type="application/grpc+proto").status == OK
+
+
+def test_http1_gets_a_short_answer_and_is_closed(world: World) -> None:
+    with socket.create_connection(world.address, 5) as plain:
+        plain.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        heard = b""
+        while part := plain.recv(4096):
+            heard += part
+    assert heard.startswith(b"HTTP/1.1 400 ")
+    assert b"gRPC" in heard
+
+
+def test_a_gzipped_request_is_read(world: World) -> None:
+    message = b"squeeze me " * 10_000
+    with world.client() as client:
+        for data in (framed(gzip.compress(message), flag=1), framed(message)):
+            stream = client.start(UNARY, headers=GZIP)
+            client.send(stream, data, end=True)
+            assert client.wait(stream).messages == [message]
+
+
+def test_a_gzip_bomb_is_refused_before_it_has_unfolded() -> None:
+    bomb = framed(gzip.compress(bytes(64 << 20)), flag=1)
+    with World(limits={"message_bytes": 1 << 20}) as world, world.client() as client:
+        before = world.order("look")["peak_kib"]
+        stream = client.start(UNARY, headers=GZIP)
+        client.send(stream, bomb, end=True)
+        assert client.wait(stream).status == RESOURCE_EXHAUSTED
+        assert world.order("look")["peak_kib"] - before < 8 << 10
+
+
+@pytest.mark.parametrize(
+    ("headers", "data", "status", "text"),
+    [
+        ([], framed(b"x", flag=1), INTERNAL, "grpc-encoding"),
+        ([], framed(b"x", flag=2), INTERNAL, "flag 2"),
+        (GZIP, framed(b"no gzip", flag=1), INTERNAL, "gzip"),
+        ([("grpc-encoding", "snappy")], framed(b"x"), UNIMPLEMENTED, "grpc-encoding"),
+        ([], framed(b"truncated")[:-1], INTERNAL, "ended inside"),
+        ([], b"\0\0", INTERNAL, "ended inside"),
+        ([], b"", UNIMPLEMENTED, "exactly one"),
+        ([], framed(b"one", b"two"), UNIMPLEMENTED, "exactly one"),
+        ([], b"\0\xff\xff\xff\xff", RESOURCE_EXHAUSTED, "message_bytes"),
+    ],
+)
+def test_a_request_that_cannot_be_read_gets_a_status_that_says_why(
+    world: World, headers: list[tuple[str, str]], data: bytes, status: int, text: str
+) -> None:
+    with world.client() as client:
+        stream = client.start(UNARY, headers=headers)
+        client.send(stream, data, end=True)
+        answer = client.wait(stream)
+        assert (answer.status, text in answer.text) == (status, True), answer
+        assert client.call(UNARY, b"next").messages == [b"next"]
+
+
+@pytest.mark.parametrize("data", [framed(b"x", flag=3), b"\0\xff\xff\xff\xff"])
+def test_a_bidirectional_stream_that_cannot_be_read_ends_with_a_status(
+    world: World, data: bytes
+) -> None:
+    with world.client() as client:
+        stream = client.start(BIDI)
+        client.send(stream, framed(b"good"))
+        client.wait_data(stream, 9)
+        client.send(stream, data)
+        answer = client.wait(stream)
+        assert answer.status in (INTERNAL, RESOURCE_EXHAUSTED)
+        assert world.seen("cancel_2") == 1
+
+
+def test_the_size_limit_holds_to_the_byte() -> None:
+    with World(limits={"message_bytes": 1000}) as world, world.client() as client:
+        assert client.call(UNARY, bytes(1000)).status == OK
+        refused = client.call(UNARY, bytes(1001))
+        assert refused.status == RESOURCE_EXHAUSTED
+        assert "1001" in refused.text
+        assert "1000" in refused.text
+
+
+def test_the_gate_answers_at_the_deadline_when_python_does_not(world: World) -> None:
+    with world.client() as client:
+        began = time.monotonic()
+        answer = client.call("/test.Echo/Hold", b"", headers=[("grpc-timeout", "200m")])
+        took = time.monotonic() - began
+        assert answer.status == DEADLINE_EXCEEDED
+        assert 0.2 < took < 2
+        assert (world.seen("cancel_1"), world.order("look")["held"]) == (1, 0)
+        assert world.statistics()["calls_expired"] == 1
+
+
+def test_a_stream_ends_at_its_deadline(world: World) -> None:
+    with world.client() as client:
+        stream = client.start("/test.Echo/HoldBidi", headers=[("grpc-timeout", "100m")])
+        assert client.wait(stream).status == DEADLINE_EXCEEDED
+
+
+def test_a_request_that_never_comes_is_given_up_at_its_deadline(world: World) -> None:
+    with world.client() as client:
+        stream = client.start(UNARY, headers=[("grpc-timeout", "100m")])
+        client.send(stream, b"\0\0")
+        assert client.wait(stream).status == DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize("path", ["/test.Echo/Hold", "/test.Echo/HoldBidi"])
+def test_python_hears_of_a_call_the_client_gave_up(world: World, path: str) -> None:
+    with world.client() as client:
+        stream = client.begin(path, b"")
+        world.wait_for(lambda look: look["statistics"]["calls"] == 1)
+        client.reset(stream)
+        world.wait_for(lambda look: look["seen"].get("cancel_0") == 1)
+        assert world.statistics()["calls"] == 0
+
+
+@pytest.mark.parametrize("path", ["/test.Echo/Hold", "/test.Echo/HoldBidi"])
+def test_python_hears_of_calls_whose_connection_is_gone(world: World, path: str) -> None:
+    with world.client() as client:
+        for _ in range(10):
+            client.begin(path, b"")
+        world.wait_for(lambda look: look["statistics"]["calls"] == 10)
+    world.wait_for(lambda look: look["seen"].get("cancel_0") == 10)
+    assert world.statistics()["calls"] == 0
+
+
+def test_calls_given_up_before_python_took_them_are_never_seen(world: World) -> None:
+    world.order("pause")
+    with world.client() as client:
+        streams = [client.begin("/test.Echo/Hold", b"") for _ in range(20)]
+        world.wait_for(lambda look: look["statistics"]["calls"] == 20)
+        for stream in streams:
+            client.reset(stream)
+        world.wait_for(lambda look: look["statistics"]["calls_cancelled"] == 20)
+        world.order("resume")
+        assert client.call(UNARY, b"after").messages == [b"after"]
+        assert world.seen("/test.Echo/Hold") == 0
+        assert world.seen("cancel_0") == 0
+
+
+def test_a_late_reply_to_a_call_that_is_over_reaches_nobody(world: World) -> None:
+    with world.client() as client:
+        stream = client.begin("/test.Echo/Hold", b"")
+        world.wait_for(lambda look: look["held"] == 1)
+        world.order("pause")
+        client.reset(stream)
+        world.wait_for(lambda look: look["statistics"]["calls"] == 0)
+        other = client.begin("/test.Echo/Hold", b"")  # takes the place of the first
+        world.wait_for(lambda look: look["statistics"]["calls"] == 1)
+        world.order("release")
+        world.order("resume")
+        world.wait_for(lambda look: look["held"] == 1)
+        assert not client.answers[other].is_over
+        world.order("release")
+        assert client.wait(other).messages == [b"released"]
+
+
+def test_a_reply_the_client_did_not_wait_for_comes_back(world: World) -> None:
+    with world.client(window=1000, reads=False) as client:
+        stream = client.begin("/test.Echo/Deliver", b"34,300")
+        client.wait_data(stream, 500)
+        assert world.seen("returned") == 0
+        client.reset(stream)
+        world.wait_for(lambda look: look["seen"].get("returned") == 1)
+
+
+def test_a_large_reply_comes_back_when_the_connection_goes(world: World) -> None:
+    with world.client(window=1000, reads=False) as client:
+        stream = client.begin("/test.Echo/Deliver", b"4,1000000")
+        client.wait_data(stream, 500)
+    world.wait_for(lambda look: look["seen"].get("returned") == 1)
+    assert world.statistics()["bytes_replies"] == 0
+
+
+def test_a_reply_that_arrives_does_not_come_back(world: World) -> None:
+    with world.client() as client:
+        assert len(client.call("/test.Echo/Deliver", b"34,30000").messages) == 34
+        assert client.call(UNARY, b"x").messages == [b"x"]
+        assert world.seen("returned") == 0

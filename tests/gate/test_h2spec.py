@@ -1,0 +1,37 @@
+"""h2spec, where it can be had: every case of RFC 9113 and RFC 7541 it knows."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.gate.world import World
+
+# It sends GETs without a content type, which the gate answers at once: its streams never pile up.
+# `test_life.test_more_streams_than_allowed_are_refused` does that case as gRPC would.
+NOT_FOR_GRPC = {
+    "Sends HEADERS frames that causes their advertised concurrent stream limit to be exceeded"
+}
+
+
+def h2spec() -> str:
+    """Where it is."""
+    found = shutil.which("h2spec") or shutil.which("h2spec", path=str(Path.home() / "go" / "bin"))
+    if found is None:
+        pytest.skip("no h2spec here: go install github.com/summerwind/h2spec/cmd/h2spec@latest")
+    return found
+
+
+def test_the_gate_passes_h2spec(world: World) -> None:
+    host, port = world.address
+    command = [h2spec(), "-h", host, "-p", str(port), "-P", "/test.Echo/Unary", "-o", "3"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False).stdout
+    _, _, summary = said.rpartition("Failures:")
+    failed = set(re.findall(r"× \d+: (.*)", summary))
+    assert failed <= NOT_FOR_GRPC, summary
+    counts = re.search(r"(\d+) tests, (\d+) passed", said)
+    assert counts is not None, said
+    assert int(counts[2]) >= 140
+    assert world.statistics()["restarts"] == 0
