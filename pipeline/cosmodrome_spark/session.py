@@ -129,7 +129,7 @@ def _with_retries(master: str) -> str:
 
 
 def _shared_classes() -> str:
-    """Java options that use the class data archive of this Spark and Java; the first run makes it."""
+    """Java options that use this Spark's class data archive; the first run makes it."""
     import pyspark  # noqa: PLC0415
 
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)

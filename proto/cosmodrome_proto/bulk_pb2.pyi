@@ -27,10 +27,10 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ReadQueueRequest(_message.Message):
-    """The offsets [start, end) of one queue as Arrow: a stream of one schema message and record
-    batches, in the encapsulated format of Arrow IPC. What is gone below the queue's first
-    offset is skipped; the client sees that by the offsets. `resume` of each response is the
-    offset to ask for again when the stream breaks after it.
+    """The offsets from `start` on, below `end`, of one queue as one Arrow record batch, in the
+    encapsulated format of Arrow IPC; the schema follows from `columns` (docs/pipeline.md). A
+    response holds about `batch_bytes`; `resume` is the offset to ask for next, and moves past
+    messages that the filter leaves out. Without a match `ipc` is empty.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

@@ -23,6 +23,7 @@ from cosmodrome_server.config import Config, ConfigError
 from cosmodrome_server.errors import StoreError
 from cosmodrome_server.model.log import Log
 from cosmodrome_server.proxy import service
+from cosmodrome_server.proxy.bulk.source import BulkSource
 from cosmodrome_server.proxy.client_events import ClientEvents
 from cosmodrome_server.proxy.context import Context
 from cosmodrome_server.proxy.front import Front
@@ -33,6 +34,7 @@ from cosmodrome_server.proxy.security.guard import Guard
 from cosmodrome_server.proxy.sessions import Sessions
 from cosmodrome_server.proxy.tls import Certificates
 from cosmodrome_server.store import opening
+from cosmodrome_server.store.commit_log import CommitLog
 from cosmodrome_server.store.group_commit import parse_durability
 from cosmodrome_server.store.platform import LogOptions
 
@@ -69,6 +71,8 @@ class App:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
+        if self.context.bulk is not None:
+            self.context.bulk.close()
         await self.broker.close()
 
     def run_in_background(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -116,6 +120,7 @@ async def start(config: Config, log: Log, clock: Clock) -> App:
         streams=streams,
         endpoint=_advertised(config, config.server.port),
         access=Guard(Directory(broker, config.security), config.security, clock),
+        bulk=_bulk(broker, log, config),
     )
     health = Health((service.MESSAGING_SERVICE, service.ADMIN_SERVICE, service.CONTROL_SERVICE))
     front = make_front(config, context, health, certificates)
@@ -129,6 +134,13 @@ async def start(config: Config, log: Log, clock: Clock) -> App:
     app.run_in_background(loop)
     health.set(Serving.SERVING)
     return app
+
+
+def _bulk(broker: LocalBroker, log: Log, config: Config) -> BulkSource | None:
+    """Bulk reads of this log, where it is in files of ours."""
+    if not isinstance(log, CommitLog):
+        return None
+    return BulkSource(broker, log.ranges, config.bulk.mib_per_s << 20)
 
 
 def make_front(

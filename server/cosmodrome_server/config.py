@@ -211,6 +211,12 @@ class Events(_Area, frozen=True):
     lag_s: NotNegative = 0
 
 
+class Bulk(_Area, frozen=True):
+    """What the data pipeline may take of this server; 0 mib_per_s is no bound."""
+
+    mib_per_s: NotNegative = 0
+
+
 class Config(_Area, frozen=True):
     """All settings. `Config()` is what an empty file gives."""
 
@@ -227,6 +233,7 @@ class Config(_Area, frozen=True):
     flow: Flow = Flow()
     metrics: Metrics = Metrics()
     events: Events = Events()
+    bulk: Bulk = Bulk()
 
     @property
     def auto_create(self) -> bool:

@@ -1,9 +1,10 @@
 """The bulk road: a Cosmodrome server sends Arrow, and only the wanted columns of it.
 
-The stream is Arrow IPC in pieces: a schema, then batches. A broken stream is asked for
-again from the offset that the last piece named.
+Each answer is one batch of Arrow IPC and the offset to ask for next; the next question is
+asked before the batch is handed on. What is not answered is asked for again.
 """
 
+import time
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -18,7 +19,9 @@ from cosmodrome_spark.read.wire import Wire, check
 from cosmodrome_spark.schema import arrow_schema
 
 BULK = "/cosmodrome.v1.Bulk/"
-ATTEMPTS = 5
+READ_QUEUE = f"{BULK}ReadQueue"
+ATTEMPTS = 8
+BUSY_S = 0.5
 
 
 class BulkReader(Closing):
@@ -36,48 +39,65 @@ class BulkReader(Closing):
         if query.verify_digest:
             raise InvalidOption("verifyDigest is checked on the roads segments and pull")
         density = Density(span, query)
-        attempts = 0
-        while not density.is_done:
-            before = density.next_offset
-            try:
-                yield from self._stream(span, query, density)
-            except BrokerUnreachable:
-                attempts = 1 if density.next_offset > before else attempts + 1
-                if attempts >= ATTEMPTS:
-                    raise
-            else:
-                density.passed(span.end)
-                density.skipped(span.end)
-
-    def _stream(
-        self, span: QueueRange, query: ReadQuery, density: Density
-    ) -> Iterator[pa.RecordBatch]:
-        """One call; `density` says how far it came when it breaks."""
-        # The server is asked for the offset too: it is how gaps are seen.
+        # The offset is asked for too: it is how gaps are seen.
         columns = query.columns
         asked = columns if "queue_offset" in columns else (*columns, "queue_offset")
+        schema = arrow_schema(asked)
+        future = self._start(span, query, asked, span.start)
+        attempts = 0
+        while True:
+            try:
+                answer = self._finish(future, span)
+            except BrokerUnreachable:
+                attempts += 1
+                if attempts >= ATTEMPTS:
+                    raise
+                future = self._start(span, query, asked, density.next_offset)
+                continue
+            attempts = 0
+            if answer.resume <= density.next_offset:
+                density.missing(density.next_offset, span.end, span.end - density.next_offset)
+                return
+            resume = answer.resume
+            if resume < span.end:
+                # The server reads on while this batch goes its way.
+                future = self._start(span, query, asked, resume)
+            if answer.ipc:
+                batch = pa.ipc.read_record_batch(pa.py_buffer(answer.ipc), schema)
+                offsets = batch.column(asked.index("queue_offset"))
+                density.saw(offsets[0].as_py(), offsets[-1].as_py(), batch.num_rows)
+                yield batch if asked is columns else batch.select(list(columns))
+            density.passed(resume)
+            density.skipped(resume)
+            if resume >= span.end:
+                return
+
+    def _start(
+        self, span: QueueRange, query: ReadQuery, columns: tuple[str, ...], start: int
+    ) -> object:
         kind = pb.SQL if query.filter_type == "SQL" else pb.TAG
         request = bulk.ReadQueueRequest(
             topic=span.queue.topic,
             queue_id=span.queue.queue_id,
-            start=density.next_offset,
+            start=start,
             end=span.end,
-            columns=asked,
+            columns=columns,
             filter=pb.FilterExpression(type=kind, expression=query.filter),
             batch_bytes=query.batch_bytes,
             keep_encoded_bodies=not query.decode_body,
         )
-        schema = arrow_schema(asked)
-        for piece in self.wire.stream(f"{BULK}ReadQueue", request.SerializeToString()):
-            answer = bulk.ReadQueueResponse.FromString(piece)
-            check(answer.status, f"reading {span.queue}")
-            if answer.ipc:
-                batch = pa.ipc.read_record_batch(pa.py_buffer(answer.ipc), schema)
-                offsets = batch.column(
-                    len(asked) - 1 if columns is not asked else asked.index("queue_offset")
-                )
-                density.saw(offsets[0].as_py(), offsets[-1].as_py(), batch.num_rows)
-                yield batch.select(list(columns)) if asked is not columns else batch
-            if answer.resume > density.next_offset:
-                density.passed(answer.resume)
-                density.skipped(answer.resume)
+        return self.wire.start(READ_QUEUE, request.SerializeToString())
+
+    def _finish(self, future: object, span: QueueRange) -> bulk.ReadQueueResponse:
+        """Take an answer.
+
+        Raises:
+            BrokerUnreachable: None, or the server is busy: ask again.
+            BrokerRefused, TopicNotFound, UnsupportedByServer: The server said no.
+        """
+        answer = bulk.ReadQueueResponse.FromString(self.wire.finish(future, READ_QUEUE))
+        if answer.status.code == pb.TOO_MANY_REQUESTS:
+            time.sleep(BUSY_S)
+            raise BrokerUnreachable(f"reading {span.queue}: {answer.status.message}")
+        check(answer.status, f"reading {span.queue}")
+        return answer

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from cosmodrome_proto import bulk_pb2 as bulk
 from cosmodrome_server.columnar.envelope import BodyRules, to_batch
@@ -32,6 +33,8 @@ from cosmodrome_spark.read.base import Closing, Density
 from cosmodrome_spark.read.bulk import BULK
 from cosmodrome_spark.read.wire import Wire, check
 
+Positions = NDArray[np.uint64]
+_OFFSET_MASK = np.uint64(0xFFFFFFFF)
 PIN_SECONDS = 300
 ROWS_PER_BATCH = 16_384
 
@@ -124,15 +127,15 @@ def _read_segment(
     manifest: Manifest, segment: bulk.Segment, span: QueueRange, query: ReadQuery
 ) -> Iterator[pa.RecordBatch]:
     files = _Files(manifest.directory)
-    base, positions = index_entries(
+    base, entries = index_entries(
         files.index(segment.number, segment.salt), manifest.queue_key, span.start, span.end
     )
-    offsets = np.arange(base, base + len(positions), dtype=np.int64)
-    kept = positions != 0
+    offsets = np.arange(base, base + len(entries), dtype=np.int64)
+    kept = entries[:, 0] != 0
     if not kept.all():
         density = Density(span, query)
         density.missing(span.start, span.end, int((~kept).sum()))
-        positions, offsets = positions[kept], offsets[kept]
+        entries, offsets = entries[kept], offsets[kept]
     rules = BodyRules(decode=query.decode_body, verify_digest=query.verify_digest)
     constants: dict[str, str | int] = {
         "topic": span.queue.topic,
@@ -140,10 +143,12 @@ def _read_segment(
         "queue_id": span.queue.queue_id,
         "store_host": "",
     }
-    for buffer, places, part in files.grouped(positions, offsets):
-        for begin in range(0, len(part), ROWS_PER_BATCH):
-            rows = slice(begin, begin + ROWS_PER_BATCH)
-            messages = gathered(buffer, places[rows], part[rows], constants)
+    for buffer, start, end in files.grouped(entries[:, 0]):
+        for begin in range(start, end, ROWS_PER_BATCH):
+            rows = slice(begin, min(end, begin + ROWS_PER_BATCH))
+            places = (entries[rows, 0] & _OFFSET_MASK).astype(np.int64)
+            times_ms = entries[rows, 2].astype(np.int64)
+            messages = gathered(buffer, places, offsets[rows], constants, times_ms=times_ms)
             yield to_batch(messages, query.columns, rules)
 
 
@@ -153,7 +158,7 @@ class _Files:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def index(self, number: int, salt: int) -> "np.ndarray":
+    def index(self, number: int, salt: int) -> NDArray[np.uint8]:
         """The mapped index of a segment.
 
         Raises:
@@ -165,16 +170,13 @@ class _Files:
             raise PipelineError(f"{path} is of another segment: retention took the one it was")
         return mapped
 
-    def grouped(
-        self, positions: "np.ndarray", offsets: "np.ndarray"
-    ) -> Iterator[tuple[Buffer, "np.ndarray", "np.ndarray"]]:
-        """Runs of messages that lie in one segment file: bytes, places, offsets.
+    def grouped(self, positions: Positions) -> Iterator[tuple[Buffer, int, int]]:
+        """Runs of messages that lie in one segment file: its bytes, and the rows [start, end).
 
         Delayed messages lie where they were sent and are indexed where they became due.
         """
         numbers = positions >> np.uint64(32)
         edges = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
-        places = (positions & np.uint64(0xFFFFFFFF)).astype(np.int64)
         buffers: dict[int, Buffer] = {}
         for start, end in itertools.pairwise(edges):
             if start == end:
@@ -183,7 +185,7 @@ class _Files:
             if number not in buffers:
                 path = self._directory / f"{number:010d}.seg"
                 buffers = {number: Buffer.mapped(np.memmap(path, np.uint8, "r"))}
-            yield buffers[number], places[start:end], offsets[start:end]
+            yield buffers[number], start, end
 
 
 def _is_visible(manifest: Manifest, host: str) -> bool:

@@ -137,12 +137,14 @@ def check(status: pb.Status, what: str, *, good: Sequence[int] = ()) -> None:
     """Do nothing for a status that is well, or one of `good`.
 
     Raises:
-        TopicNotFound, BrokerRefused: The broker said no.
+        TopicNotFound, UnsupportedByServer, BrokerRefused: The broker said no.
     """
     if status.code < pb.BAD_REQUEST or status.code in good:
         return
     name = pb.Code.Name(status.code) if status.code in pb.Code.values() else str(status.code)
     message = f"{what}: {name}: {status.message}"
+    if status.code == pb.NOT_IMPLEMENTED:
+        raise UnsupportedByServer(message)
     if status.code == pb.TOPIC_NOT_FOUND:
         raise TopicNotFound(message, code=status.code)
     raise BrokerRefused(message, code=status.code)

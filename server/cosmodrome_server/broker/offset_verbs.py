@@ -35,6 +35,11 @@ class OffsetVerbs(ReceiveVerbs):
         """See `Offsets`."""
         return self._bounds(self._queue_of(topic, queue_id), queue_id)
 
+    def place_of(self, topic: str, queue_id: int) -> tuple[int, QueueBounds]:
+        """The number of a topic, and what a queue of it holds; raises as `bounds`."""
+        state = self._queue_of(topic, queue_id)
+        return state.topic_id, self._bounds(state, queue_id)
+
     def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """See `Offsets`."""
         state = self._queue_of(topic, queue_id)

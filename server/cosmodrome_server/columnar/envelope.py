@@ -11,7 +11,7 @@ The field numbers are those of `SystemProperties` in definition.proto.
 import gzip
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -65,6 +65,17 @@ class Messages:
     def __len__(self) -> int:
         """How many messages."""
         return len(self.queue_offsets)
+
+    def rows(self, chosen: Ints) -> "Messages":
+        """Some of the messages, in the order given."""
+        return replace(
+            self,
+            system=(self.system[0][chosen], self.system[1][chosen]),
+            user=(self.user[0][chosen], self.user[1][chosen]),
+            body=(self.body[0][chosen], self.body[1][chosen]),
+            queue_offsets=self.queue_offsets[chosen],
+            store_timestamps_ms=self.store_timestamps_ms[chosen],
+        )
 
 
 class DigestMismatch(ValueError):

@@ -13,7 +13,7 @@ from cosmodrome_server.columnar.protobuf import Buffer, Ints
 from cosmodrome_server.errors import CorruptFrame
 
 _HEAD_BYTES = 54
-_STORE_MS_AT, _SYSTEM_LENGTH_AT = 30, 46
+_SYSTEM_LENGTH_AT = 46
 _KIND_AT, _MESSAGE_KIND = 4, 1
 _INDEX_HEADER_BYTES = 72
 _INDEX_QUEUES_AT = 32
@@ -24,7 +24,12 @@ _KIND_SHIFT = np.uint64(32)
 
 
 def gathered(
-    buffer: Buffer, places: Ints, offsets: Ints, constants: dict[str, str | int]
+    buffer: Buffer,
+    places: Ints,
+    offsets: Ints,
+    constants: dict[str, str | int],
+    *,
+    times_ms: Ints,
 ) -> Messages:
     """The messages whose records begin at some bytes of a segment.
 
@@ -33,6 +38,7 @@ def gathered(
         places: Where each record begins, in the order of the rows.
         offsets: The queue offset of each.
         constants: See `Messages`.
+        times_ms: Store times by the index: of a delayed message the record's own is older.
 
     Raises:
         CorruptFrame: What lies there is no message record.
@@ -56,7 +62,7 @@ def gathered(
         user=(user, body),
         body=(body, end),
         queue_offsets=offsets,
-        store_timestamps_ms=buffer.words_at(places + _STORE_MS_AT).astype(np.int64),
+        store_timestamps_ms=times_ms,
         constants=constants,
     )
 
@@ -64,24 +70,26 @@ def gathered(
 def index_entries(
     index: NDArray[np.uint8], key: int, start: int, end: int
 ) -> tuple[int, NDArray[np.uint64]]:
-    """The positions of the offsets [start, end) of a queue, as far as an index file has them.
+    """The entries of the offsets [start, end) of a queue, as far as an index file has them.
 
     Returns:
-        The first offset, and a position for each from there on; 0 is a hole.
+        The first offset, and a row for each from there on: position (0 is a hole), tag
+        hash, store time.
     """
     queues = int(index[_INDEX_QUEUES_AT : _INDEX_QUEUES_AT + 8].view("<u8")[0])
     words = index[_INDEX_HEADER_BYTES:].view("<u8")
     keys = words[:queues]
     at = int(np.searchsorted(keys, np.uint64(key)))
     if at == queues or int(keys[at]) != key:
-        return start, np.empty(0, np.uint64)
+        return start, np.empty((0, _ENTRY_WORDS), np.uint64)
     base = int(words[queues + at])
     first, last = int(words[2 * queues + at]), int(words[2 * queues + at + 1])
     low = max(start, base)
     high = min(end, base + last - first)
     entries = words[3 * queues + 1 :]
     begin = _ENTRY_WORDS * (first + low - base)
-    return low, entries[begin : begin + _ENTRY_WORDS * max(0, high - low) : _ENTRY_WORDS]
+    count = max(0, high - low)
+    return low, entries[begin : begin + _ENTRY_WORDS * count].reshape(count, _ENTRY_WORDS)
 
 
 def salt_of(segment: Path) -> int:

@@ -19,6 +19,7 @@ from google.protobuf.message import Message
 from cosmodrome_server.broker.interface import Broker, ReplySink
 from cosmodrome_server.clock import Clock
 from cosmodrome_server.config import Config
+from cosmodrome_server.proxy.bulk.source import BulkSource
 from cosmodrome_server.proxy.encoding import bytes_field
 from cosmodrome_server.proxy.front import Call
 from cosmodrome_server.proxy.names import Names
@@ -53,6 +54,7 @@ class Context:
         access: Who may do what.
         is_guarded: Whether `access` is asked; security.authentication.
         observe: Counts answers; None where nobody counts.
+        bulk: Ranges of queues for the data pipeline; None where the log is elsewhere.
     """
 
     config: Config
@@ -64,6 +66,7 @@ class Context:
     endpoint: tuple[str, int]
     access: Guard
     observe: Observer | None = None
+    bulk: BulkSource | None = None
     is_guarded: bool = field(init=False)
     rules: MessageRules = field(init=False)
     names: Names = field(init=False)

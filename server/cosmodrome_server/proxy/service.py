@@ -3,6 +3,7 @@
     MESSAGING   apache.rocketmq.v2.MessagingService   clients
     ADMIN       apache.rocketmq.v2.Admin              operators who look
     CONTROL     cosmodrome.v1.Control                 operators who change
+    BULK        cosmodrome.v1.Bulk                    the data pipeline
 
 Every business error becomes a Status in a response that is gRPC OK; any other exception
 is a bug: logged with its traceback, answered INTERNAL_SERVER_ERROR without one. A method
@@ -42,6 +43,7 @@ from cosmodrome_server.proxy.activities.send_message import send_message
 from cosmodrome_server.proxy.activities.sync_lite_subscription import sync_lite_subscription
 from cosmodrome_server.proxy.activities.telemetry import telemetry
 from cosmodrome_server.proxy.activities.update_offset import update_offset
+from cosmodrome_server.proxy.bulk.table import BULK
 from cosmodrome_server.proxy.context import CLIENT_ID, Activity, Context, Reply
 from cosmodrome_server.proxy.encoding import bytes_field
 from cosmodrome_server.proxy.front import Call, Handler, Kind
@@ -55,6 +57,7 @@ _log = logging.getLogger(__name__)
 MESSAGING_SERVICE = "apache.rocketmq.v2.MessagingService"
 ADMIN_SERVICE = "apache.rocketmq.v2.Admin"
 CONTROL_SERVICE = "cosmodrome.v1.Control"
+BULK_SERVICE = "cosmodrome.v1.Bulk"
 
 MESSAGING: dict[str, Activity[Any]] = {
     "QueryRoute": query_route,
@@ -84,6 +87,9 @@ PROMPT = frozenset(
         "GetOffset",
         "QueryOffset",
         "NotifyClientTermination",
+        "ReadQueue",
+        "QuerySegments",
+        "ReleaseSegments",
     }
 )
 
@@ -119,6 +125,7 @@ def _business(context: Context) -> list[Rpc]:
         *_service(context, MESSAGING_SERVICE, MESSAGING),
         *_service(context, ADMIN_SERVICE, ADMIN),
         *_service(context, CONTROL_SERVICE, CONTROL),
+        *_service(context, BULK_SERVICE, BULK),
     ]
 
 

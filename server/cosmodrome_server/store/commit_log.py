@@ -38,6 +38,7 @@ from cosmodrome_server.store.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from cosmodrome_server.store.group_commit import Frame, FrameWriter
 from cosmodrome_server.store.message_reader import MessageReader
 from cosmodrome_server.store.platform import LogOptions, Platform
+from cosmodrome_server.store.ranges import Ranges
 from cosmodrome_server.store.recent import RecentMessages
 from cosmodrome_server.store.record import (
     MESSAGE_HEAD_BYTES,
@@ -105,6 +106,7 @@ class CommitLog:
         )
         self._beginning = find_beginning(files, directory, platform.checkpoints)
         self._reader = MessageReader(files, directory, self._beginning.segments)
+        self.ranges = Ranges(self._queues, self._reader, files, directory)
         self._retention = Retention(files, directory, self._reader, self._queues)
         self.scrubber = Scrubber(files, directory, lambda: self.segments()[:-1])
         self._background = Background(
@@ -334,7 +336,7 @@ class CommitLog:
         limits = Limits(
             now_ms - options.retention_ms if options.retention_ms else 0,
             options.retention_bytes,
-            segment.segment_of(floor_position),
+            segment.segment_of(min(floor_position, self.ranges.pinned_position(now_ms))),
         )
         # What goes must not be needed to rebuild the state: the snapshot that the active
         # segment begins with is on the disk before any other goes.

@@ -16,7 +16,7 @@ All calls on the loop's thread, but `write_sealed`.
 import logging
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
@@ -281,6 +281,24 @@ class ConsumeQueues:
         if queue is None:
             return self._idle_end(key)
         return _first_at(Run(queue.base, queue.next_offset, queue.words, 0), timestamp_ms)
+
+    def runs(self, topic_id: int, queue_id: int, start: int, end: int) -> Iterator[Run]:
+        """The stored parts of [start, end), in order; their words must be copied at once."""
+        key = topic_id << 32 | queue_id
+        while start < end:
+            run = self._run_of(key, start)
+            if run is None:
+                return
+            stop = min(end, run.end)
+            yield Run(start, stop, run.words, run.start + WORDS * (start - run.base))
+            start = stop
+
+    def sealed_runs(self, topic_id: int, queue_id: int) -> Iterator[tuple[SegmentHeader, Run]]:
+        """The segments whose index file holds offsets of a queue, in order."""
+        for sealed in self._sealed:
+            run = self._run_in(sealed, topic_id << 32 | queue_id)
+            if run is not None and sealed.memory is None:
+                yield sealed.segment, run
 
     def _run_of(self, key: int, queue_offset: int) -> Run | None:
         queue = self._queues.get(key)

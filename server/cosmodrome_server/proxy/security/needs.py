@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from google.protobuf.message import Message
 
 from cosmodrome_proto import admin_pb2 as admin
+from cosmodrome_proto import bulk_pb2 as bulk
 from cosmodrome_proto import control_pb2 as control
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
@@ -119,6 +120,14 @@ def _settles(request: rpc.TelemetryCommand) -> Iterator[Need]:
             yield _topic(entry.topic.name, SUB)
 
 
+def _reads_in_bulk(request: bulk.ReadQueueRequest | bulk.QuerySegmentsRequest) -> Iterator[Need]:
+    yield _topic(request.topic, SUB)
+
+
+def _stages(request: bulk.StageMessagesRequest) -> Iterator[Need]:
+    yield from _sends(request.content)
+
+
 def _creates_topic(request: control.CreateTopicRequest) -> Iterator[Need]:
     yield _topic(request.topic.name, (Action.CREATE,))
 
@@ -187,6 +196,9 @@ RULES: dict[type[Message], Needs] = {
     rpc.SyncLiteSubscriptionRequest: _consumes,
     rpc.PullMessageRequest: _reads_queue,
     rpc.UpdateOffsetRequest: _reads_queue,
+    bulk.ReadQueueRequest: _reads_in_bulk,
+    bulk.QuerySegmentsRequest: _reads_in_bulk,
+    bulk.StageMessagesRequest: _stages,
     rpc.GetOffsetRequest: _reads_queue,
     rpc.QueryOffsetRequest: _queries_offset,
     rpc.HeartbeatRequest: _beats,

@@ -1,0 +1,110 @@
+"""What bulk reads stand on: the ranges of the log, one slow thread, and a budget of bytes.
+
+    loop      plan: positions, pin ──▶ queue of the one reader thread
+    thread    map, gather, encode      lower priority than the loop's
+    loop      release the pin, answer  not before the budget allows it
+
+One thread, at a low priority, and a bound on how many wait: a backfill takes what
+producers and consumers leave, and never more than `bulk.mib_per_s`.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from cosmodrome_server.broker.interface import Broker
+from cosmodrome_server.errors import BrokerError, OverloadedError, Unsupported
+from cosmodrome_server.model.queries import QueueBounds
+from cosmodrome_server.store.ranges import Ranges
+
+Result = TypeVar("Result")
+WAITING_MAX = 64
+_NICE = 5
+
+
+def _be_nice() -> None:
+    """Lower the priority of this thread alone, where the system can."""
+    try:
+        import threading  # noqa: PLC0415  # needed for the thread's number only
+
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+    except OSError:
+        return
+
+
+@dataclass(slots=True)
+class BulkSource:
+    """The bulk reads of one server.
+
+    Args:
+        broker: Knows topics and bounds.
+        ranges: Where messages lie.
+        bytes_per_s: The budget; 0 for none.
+    """
+
+    broker: Broker
+    ranges: Ranges
+    bytes_per_s: int = 0
+    _waiting: int = 0
+    _free_at_s: float = 0.0
+    _thread: ThreadPoolExecutor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "bulk", initializer=_be_nice)
+
+    def place_of(self, topic: str, queue_id: int) -> tuple[int, QueueBounds]:
+        """The number of a topic and the bounds of a queue; raises as `Broker.bounds`."""
+        locate: Callable[[str, int], tuple[int, QueueBounds]] | None = getattr(
+            self.broker, "place_of", None
+        )
+        if locate is None:
+            raise Unsupported("this server's log is elsewhere: read by PullMessage")
+        return locate(topic, queue_id)
+
+    def run(
+        self,
+        work: Callable[[], Result],
+        size_of: Callable[[Result], int],
+        done: Callable[[Result | Exception], None],
+    ) -> None:
+        """Do `work` on the reader thread, then call `done` on the loop, within the budget.
+
+        Raises:
+            OverloadedError: Too many reads wait.
+        """
+        if self._waiting >= WAITING_MAX:
+            raise OverloadedError(f"{self._waiting} bulk reads wait already; ask again later")
+        self._waiting += 1
+        loop = asyncio.get_running_loop()
+
+        def finish(result: Result | Exception) -> None:
+            self._waiting -= 1
+            done(result)
+
+        def pace(result: Result | Exception) -> None:
+            size = 0 if isinstance(result, Exception) else size_of(result)
+            now_s = loop.time()
+            self._free_at_s = max(self._free_at_s, now_s)
+            if self.bytes_per_s:
+                self._free_at_s += size / self.bytes_per_s
+            if self._free_at_s <= now_s:
+                finish(result)
+            else:
+                loop.call_at(self._free_at_s, finish, result)
+
+        def step() -> None:
+            result: Result | Exception
+            try:
+                result = work()
+            except (BrokerError, ValueError, OSError) as error:
+                result = error
+            loop.call_soon_threadsafe(pace, result)
+
+        self._thread.submit(step)
+
+    def close(self) -> None:
+        """End the thread; what it does now is given up."""
+        self._thread.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,186 @@
+"""StageMessages, PublishStaged: many messages of many tasks become visible exactly once.
+
+    stage     a request's messages ──▶ one message of rmq_sys_staged; its offset is the token
+    publish   tokens in order: staged message ──▶ its messages, sent to their topic
+              with each: how many tokens of (job, lineage, batch) are done, kept with them
+
+Messages and mark are staged in one turn of the loop, so they are in one frame: after a crash
+there are both or neither, and a publish that is asked for again goes on where it was. What
+nobody publishes goes with the retention of the staging topic.
+
+Between the first and the last token others may see some of a batch: what is exact is that
+every message comes once, not that all come in one instant.
+"""
+
+import msgspec
+
+from cosmodrome_proto import bulk_pb2 as rpc
+from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_proto import service_pb2 as messaging
+from cosmodrome_server.errors import BadRequest, BrokerError, MessageNotFound
+from cosmodrome_server.model.filter import EVERYTHING
+from cosmodrome_server.model.message import MessageType, NewMessage
+from cosmodrome_server.model.queries import PullQuery
+from cosmodrome_server.model.topic import Topic
+from cosmodrome_server.proxy import convert
+from cosmodrome_server.proxy.context import Context
+from cosmodrome_server.proxy.front import Call
+
+STAGED_TOPIC = "rmq_sys_staged"
+STAGED_RETENTION_MS = 24 * 3_600_000
+MARK_PREFIX = "published/"
+MARKS_MAX = 1_024
+# What one call publishes: bounds one turn of the loop and one frame.
+PUBLISH_BYTES = 4 << 20
+JOB_CHARS_MAX = 200
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """How far a job is.
+
+    Attributes:
+        batch: The last batch that was begun.
+        count: How many of its tokens are published.
+        is_done: Whether that was all.
+        at_ms: When.
+    """
+
+    batch: int
+    count: int
+    is_done: bool
+    at_ms: int
+
+
+def stage_messages(
+    context: Context, call: Call, request: rpc.StageMessagesRequest
+) -> rpc.StageMessagesResponse:
+    """Keep a request's messages, checked as a send checks them.
+
+    Raises:
+        RequestError: The first rule a message breaks.
+        OverloadedError, StoreError
+    """
+    _check_job(request.job)
+    content = request.content.SerializeToString()
+    topic = convert.topic_of(request.content.messages, context.names)
+    context.broker.topic(topic)
+    _converted(context, request.content, call.peer)
+    _ensure_topic(context)
+    staged = NewMessage(
+        request.job,
+        MessageType.NORMAL,
+        *("", (), "", 0, 0, "", -1),
+        context.clock.now_ms(),
+        *(b"", b"", content),
+    )
+    receipt = context.broker.send(STAGED_TOPIC, [staged])[0]
+    return rpc.StageMessagesResponse(status=_OK, token=receipt.queue_offset)
+
+
+def publish_staged(
+    context: Context, call: Call, request: rpc.PublishStagedRequest
+) -> rpc.PublishStagedResponse:
+    """Publish the next part of a batch, or say that it is done.
+
+    Raises:
+        BadRequest: No job, no lineage; other tokens than before.
+        MessageNotFound: A token is unknown: retention took it.
+        RequestError: A topic does not take what was staged for it.
+        OverloadedError, StoreError
+    """
+    _check_job(request.job)
+    if not request.lineage or len(request.lineage) > JOB_CHARS_MAX:
+        raise BadRequest(f"a lineage has 1 to {JOB_CHARS_MAX} characters")
+    key = f"{MARK_PREFIX}{request.job}/{request.lineage}"
+    mark = _mark(context, key)
+    if mark is not None and (request.batch < mark.batch or _is_done(mark, request.batch)):
+        return rpc.PublishStagedResponse(status=_OK, is_done=True, published=len(request.tokens))
+    count = mark.count if mark is not None and mark.batch == request.batch else 0
+    count = _publish_part(context, call, request, key, count)
+    return rpc.PublishStagedResponse(
+        status=_OK, is_done=count >= len(request.tokens), published=count
+    )
+
+
+_OK = pb.Status(code=pb.OK, message="OK")
+
+
+def _publish_part(
+    context: Context, call: Call, request: rpc.PublishStagedRequest, key: str, count: int
+) -> int:
+    """Send the messages of some tokens; each together with its mark."""
+    size = 0
+    tokens = request.tokens
+    if not tokens:
+        _set_mark(context, key, Mark(request.batch, 0, is_done=True, at_ms=context.clock.now_ms()))
+    while count < len(tokens) and size < PUBLISH_BYTES:
+        content = _staged(context, tokens[count])
+        size += content.ByteSize()
+        topic = content.messages[0].topic.name
+        messages = _converted(context, content, call.peer)
+        before = context.broker.kept(key).get(key)
+        is_last = count + 1 == len(tokens)
+        mark = Mark(request.batch, count + 1, is_last, context.clock.now_ms())
+        # The mark first: it is taken back when the topic refuses, in the same frame.
+        _set_mark(context, key, mark)
+        try:
+            context.broker.send(topic, messages)
+        except BrokerError:
+            context.broker.keep(key, before)
+            raise
+        count += 1
+    return count
+
+
+def _staged(context: Context, token: int) -> messaging.SendMessageRequest:
+    query = PullQuery("", STAGED_TOPIC, 0, token, 1, EVERYTHING)
+    pulled = context.broker.pull(query)
+    if not pulled.messages or pulled.messages[0].queue_offset != token:
+        raise MessageNotFound(
+            f"staged messages {token} are gone: they are kept for "
+            f"{STAGED_RETENTION_MS // 3_600_000} hours"
+        )
+    return messaging.SendMessageRequest.FromString(pulled.messages[0].body)
+
+
+def _converted(
+    context: Context, content: messaging.SendMessageRequest, peer: str
+) -> list[NewMessage]:
+    now_ms = context.clock.now_ms()
+    return convert.new_messages(content.messages, context.rules, context.names, now_ms, peer)
+
+
+def _ensure_topic(context: Context) -> None:
+    if STAGED_TOPIC not in {topic.name for topic in context.broker.topics()}:
+        now_ms = context.clock.now_ms()
+        topic = Topic(STAGED_TOPIC, queues=1, retention_ms=STAGED_RETENTION_MS, created_ms=now_ms)
+        context.broker.create_topic(topic)
+
+
+def _mark(context: Context, key: str) -> Mark | None:
+    found = context.broker.kept(key).get(key)
+    return None if found is None else msgspec.json.decode(found, type=Mark)
+
+
+def _set_mark(context: Context, key: str, mark: Mark) -> None:
+    """Keep a mark; of very many, the one that was done longest ago is forgotten."""
+    marks = context.broker.kept(MARK_PREFIX)
+    if key not in marks and len(marks) >= MARKS_MAX:
+        done = [
+            (decoded.at_ms, name)
+            for name, found in marks.items()
+            if (decoded := msgspec.json.decode(found, type=Mark)).is_done
+        ]
+        if not done:
+            raise BadRequest(f"{len(marks)} jobs are publishing already")
+        context.broker.keep(min(done)[1], None)
+    context.broker.keep(key, msgspec.json.encode(mark))
+
+
+def _is_done(mark: Mark, batch: int) -> bool:
+    return mark.batch == batch and mark.is_done
+
+
+def _check_job(job: str) -> None:
+    if not job or len(job) > JOB_CHARS_MAX:
+        raise BadRequest(f"a job's name has 1 to {JOB_CHARS_MAX} characters")
