@@ -1,1 +1,60 @@
-"""A client for RocketMQ 5 brokers: async first, with blocking twins."""
+"""A client for brokers that speak RocketMQ 5's gRPC protocol: async first, with blocking twins.
+
+    async with cosmodrome.Producer("127.0.0.1:8081", topics=["orders"]) as producer:
+        await producer.send(cosmodrome.Message("orders", b"hello"))
+
+`cosmodrome.sync` holds the blocking twins, `cosmodrome.testing` a broker for tests. Importing has
+no effect: no thread, no file, no log handler; log records go to the logger "cosmodrome".
+"""
+
+from cosmodrome import errors, sync
+from cosmodrome.config import ClientConfiguration, Tls
+from cosmodrome.credentials import Credentials
+from cosmodrome.errors import (
+    ClientError,
+    CosmodromeError,
+    IllegalArgument,
+    NotRunning,
+    StatusError,
+    TransportError,
+)
+from cosmodrome.filters import Filter, FilterType
+from cosmodrome.interceptors import HookContext, HookPoint, Interceptor
+from cosmodrome.message import DelayLevel, Message, MessageType, MessageView, SendReceipt
+from cosmodrome.producer import Batching, Producer
+from cosmodrome.push_consumer import ConsumerStatistics, PushConsumer
+from cosmodrome.results import ConsumeResult
+from cosmodrome.simple_consumer import SimpleConsumer
+from cosmodrome.transaction import Transaction, TransactionResolution
+
+__all__ = [
+    "Batching",
+    "ClientConfiguration",
+    "ClientError",
+    "ConsumeResult",
+    "ConsumerStatistics",
+    "CosmodromeError",
+    "Credentials",
+    "DelayLevel",
+    "Filter",
+    "FilterType",
+    "HookContext",
+    "HookPoint",
+    "IllegalArgument",
+    "Interceptor",
+    "Message",
+    "MessageType",
+    "MessageView",
+    "NotRunning",
+    "Producer",
+    "PushConsumer",
+    "SendReceipt",
+    "SimpleConsumer",
+    "StatusError",
+    "Tls",
+    "Transaction",
+    "TransactionResolution",
+    "TransportError",
+    "errors",
+    "sync",
+]

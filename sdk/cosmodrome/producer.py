@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import overload
+from typing import Self, overload
 
 from cosmodrome._client.client import Client
 from cosmodrome._client.in_flight import InFlight
@@ -26,6 +26,7 @@ from cosmodrome._core import convert, settings
 from cosmodrome._core.message_id import ForkSafeIds, NowSeconds
 from cosmodrome._core.route import RoundRobin
 from cosmodrome._core.send_queue import Bounds, SendQueue, Waiting
+from cosmodrome.builders import ProducerBuilder
 from cosmodrome.config import ClientConfiguration
 from cosmodrome.errors import (
     BadRequest,
@@ -121,6 +122,11 @@ class Producer(Client):
         self._queues: dict[str, SendQueue[_Ticket]] = {}
         self._idle: list[asyncio.Future[None]] = []
         self._sender: Sender
+
+    @classmethod
+    def builder(cls) -> "ProducerBuilder[Self]":
+        """Build step by step, as Java does."""
+        return ProducerBuilder(cls)
 
     # Sending.
 

@@ -1,0 +1,114 @@
+"""What every consumer of a group does beside what every client does."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from cosmodrome._client.client import Client
+from cosmodrome._client.settling import Settler
+from cosmodrome._core import settings
+from cosmodrome._core.route import MessageQueue
+from cosmodrome.config import ClientConfiguration
+from cosmodrome.errors import IllegalArgument
+from cosmodrome.filters import Filter, Subscriptions, filters_of
+from cosmodrome.interceptors import Interceptor
+from cosmodrome_proto import Duration
+from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_proto import service_pb2 as rpc
+
+
+class Consumer(Client):
+    """Base of the consumers that receive and acknowledge.
+
+    Args:
+        configuration: Where the broker is.
+        group: The consumer group.
+        subscriptions: Topics and what is wanted of them.
+        await_duration: How long a receive waits for messages, until the broker says.
+        interceptors: Hooks.
+    """
+
+    client_type: int = pb.CLIENT_TYPE_UNSPECIFIED
+
+    def __init__(
+        self,
+        configuration: ClientConfiguration | str,
+        *,
+        group: str,
+        subscriptions: Subscriptions,
+        await_duration: timedelta,
+        interceptors: Iterable[Interceptor] = (),
+    ) -> None:
+        super().__init__(configuration, interceptors=interceptors)
+        if not group.strip():
+            raise IllegalArgument("a consumer needs a group")
+        self._group = group
+        self._subscriptions = filters_of(subscriptions)
+        self._await_ms = await_duration // timedelta(milliseconds=1)
+        self._told = settings.ConsumerSettings(long_polling_ms=self._await_ms)
+        self._settler: Settler
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._group
+
+    @property
+    def subscriptions(self) -> dict[str, Filter]:
+        """What is subscribed to now, as a copy."""
+        return dict(self._subscriptions)
+
+    def _receive_request(
+        self, queue: MessageQueue, wanted: Filter, batch: int
+    ) -> rpc.ReceiveMessageRequest:
+        return rpc.ReceiveMessageRequest(
+            group=self._resource(self._group),
+            message_queue=queue.to_wire(self._configuration.namespace),
+            filter_expression=wanted.to_wire(),
+            batch_size=batch,
+            long_polling_timeout=_duration(self._told.long_polling_ms),
+        )
+
+    @property
+    def _receive_timeout_s(self) -> float:
+        return self._told.long_polling_ms / 1000 + self._configuration.request_timeout_s
+
+    async def _on_started(self) -> None:
+        self._settler = Settler(self._rpc, self._tasks, self._group, self._resource)
+
+    def _settings(self) -> pb.Settings:
+        return settings.consumer_settings(
+            self._configuration,
+            self.client_type,
+            self._group,
+            self._subscriptions,
+            self._await_ms,
+        )
+
+    def _take_settings(self, told: pb.Settings) -> None:
+        self._told = settings.read_consumer(told)
+
+    def _startup_topics(self) -> list[str]:
+        return list(self._subscriptions)
+
+    def _heartbeat_request(self) -> rpc.HeartbeatRequest:
+        return rpc.HeartbeatRequest(
+            client_type=pb.ClientType.ValueType(self.client_type),
+            group=self._resource(self._group),
+        )
+
+    def _termination_request(self) -> rpc.NotifyClientTerminationRequest:
+        return rpc.NotifyClientTerminationRequest(group=self._resource(self._group))
+
+
+def _duration(milliseconds: int) -> Duration:
+    return Duration(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)
+
+
+def invisible(request: rpc.ReceiveMessageRequest, duration: timedelta) -> None:
+    """Say for how long received messages are hidden."""
+    request.invisible_duration.CopyFrom(_duration(duration // timedelta(milliseconds=1)))
+
+
+def seconds_or_delta(duration: timedelta | float) -> timedelta:
+    """A duration given as a timedelta or as seconds."""
+    return duration if isinstance(duration, timedelta) else timedelta(seconds=duration)

@@ -1,0 +1,227 @@
+"""Ending deliveries: acks that share requests, nacks, the way to the dead letters.
+
+    ack(message) ──▶ waiting per (broker, topic) ──▶ one AckMessage of many entries
+                     what comes while a request is under way goes with the next one
+
+What fails is tried again every second for as long as the client runs: a lost ack is a
+redelivery. Only INVALID_RECEIPT_HANDLE ends it, since then the delivery is over anyway.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cosmodrome._client.rpc import Rpc
+from cosmodrome._client.tasks import Tasks
+from cosmodrome._core import endpoints as endpoint_text
+from cosmodrome._core import status
+from cosmodrome._core.endpoints import Endpoints
+from cosmodrome.errors import CosmodromeError, InternalError, InvalidReceiptHandle
+from cosmodrome.message import MessageView, Receipt
+from cosmodrome_proto import Duration
+from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_proto import service_pb2 as rpc
+
+_log = logging.getLogger("cosmodrome")
+RETRY_S = 1.0
+# Entries of one request; a handle is about a hundred bytes.
+ENTRIES_MAX = 256
+Future = asyncio.Future
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Acks to one broker of one topic."""
+
+    endpoints: Endpoints
+    topic: str
+    waiting: list[tuple[MessageView, "Future[None]"]] = field(default_factory=list)
+    is_under_way: bool = False
+
+
+class Settler:
+    """Ends the deliveries of one consumer."""
+
+    def __init__(
+        self, rpc_: Rpc, tasks: Tasks, group: str, resource: Callable[[str], pb.Resource]
+    ) -> None:
+        self._rpc = rpc_
+        self._tasks = tasks
+        self._group = group
+        self._resource = resource
+        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._endpoints: dict[str, Endpoints] = {}
+
+    def ack(self, message: MessageView) -> "Future[None]":
+        """Acknowledge; the future says how it went, once, without another try."""
+        receipt = receipt_of(message)
+        lane = self._lanes.get((receipt.endpoint, message.topic))
+        if lane is None:
+            endpoints = self._where(receipt)
+            lane = self._lanes[receipt.endpoint, message.topic] = _Lane(endpoints, message.topic)
+        loop = asyncio.get_running_loop()
+        future: Future[None] = loop.create_future()
+        lane.waiting.append((message, future))
+        if not lane.is_under_way:
+            lane.is_under_way = True
+            loop.call_soon(self._begin, lane)
+        return future
+
+    async def ack_for_sure(self, message: MessageView) -> None:
+        """Acknowledge, trying until it is done or pointless."""
+        while True:
+            try:
+                await self.ack(message)
+            except InvalidReceiptHandle as error:
+                _log.info("ack of %s came too late: %s", message.message_id, error)
+            except CosmodromeError as error:
+                _log.info("ack of %s fails, again in 1 s: %s", message.message_id, error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            return
+
+    async def change_invisible_duration(
+        self, message: MessageView, duration_ms: int, *, suspend: bool = False
+    ) -> None:
+        """Hide a message for another while; the view keeps the new handle.
+
+        Raises:
+            StatusError: The broker refused.
+            TransportError: No answer.
+        """
+        receipt = receipt_of(message)
+        request = rpc.ChangeInvisibleDurationRequest(
+            group=self._resource(self._group),
+            topic=self._resource(message.topic),
+            receipt_handle=receipt.handle,
+            message_id=message.message_id,
+            invisible_duration=Duration(
+                seconds=duration_ms // 1000, nanos=duration_ms % 1000 * 1_000_000
+            ),
+        )
+        if suspend:
+            request.suspend = True
+        if message.lite_topic:
+            request.lite_topic = message.lite_topic
+        where = self._where(receipt)
+        answer = await self._rpc.call(where, "ChangeInvisibleDuration", request)
+        receipt.handle = answer.check().receipt_handle or receipt.handle
+
+    async def nack_for_sure(
+        self, message: MessageView, duration_ms: int, *, suspend: bool = False
+    ) -> None:
+        """Give a message back, trying until it is done or pointless."""
+        while True:
+            try:
+                await self.change_invisible_duration(message, duration_ms, suspend=suspend)
+            except InvalidReceiptHandle as error:
+                _log.info("nack of %s came too late: %s", message.message_id, error)
+            except CosmodromeError as error:
+                _log.info("nack of %s fails, again in 1 s: %s", message.message_id, error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            return
+
+    async def forward(self, message: MessageView, max_attempts: int) -> None:
+        """Give a message up for the dead letters.
+
+        Raises:
+            StatusError: The broker refused.
+            TransportError: No answer.
+        """
+        receipt = receipt_of(message)
+        request = rpc.ForwardMessageToDeadLetterQueueRequest(
+            group=self._resource(self._group),
+            topic=self._resource(message.topic),
+            receipt_handle=receipt.handle,
+            message_id=message.message_id,
+            delivery_attempt=message.delivery_attempt,
+            max_delivery_attempts=max_attempts,
+        )
+        if message.lite_topic:
+            request.lite_topic = message.lite_topic
+        where = self._where(receipt)
+        (await self._rpc.call(where, "ForwardMessageToDeadLetterQueue", request)).check()
+
+    async def forward_for_sure(self, message: MessageView, max_attempts: int) -> None:
+        """Give a message up, trying until it is done or pointless."""
+        while True:
+            try:
+                await self.forward(message, max_attempts)
+            except InvalidReceiptHandle as error:
+                _log.info("forward of %s came too late: %s", message.message_id, error)
+            except CosmodromeError as error:
+                _log.info("forward of %s fails, again in 1 s: %s", message.message_id, error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            return
+
+    def _where(self, receipt: Receipt) -> Endpoints:
+        known = self._endpoints.get(receipt.endpoint)
+        if known is None:
+            known = self._endpoints[receipt.endpoint] = endpoint_text.parse(receipt.endpoint)
+        return known
+
+    def _begin(self, lane: _Lane) -> None:
+        self._tasks.spawn(self._run(lane), f"ack {lane.topic}")
+
+    async def _run(self, lane: _Lane) -> None:
+        try:
+            while lane.waiting:
+                batch, lane.waiting = lane.waiting[:ENTRIES_MAX], lane.waiting[ENTRIES_MAX:]
+                await self._ack_batch(lane, batch)
+        finally:
+            lane.is_under_way = False
+
+    async def _ack_batch(
+        self, lane: _Lane, batch: list[tuple[MessageView, "Future[None]"]]
+    ) -> None:
+        request = rpc.AckMessageRequest(
+            group=self._resource(self._group), topic=self._resource(lane.topic)
+        )
+        for message, _ in batch:
+            entry = request.entries.add(
+                message_id=message.message_id, receipt_handle=receipt_of(message).handle
+            )
+            if message.lite_topic:
+                entry.lite_topic = message.lite_topic
+        try:
+            answer = await self._rpc.call(lane.endpoints, "AckMessage", request)
+        except CosmodromeError as error:
+            for _, future in batch:
+                _settle(future, error)
+            return
+        except asyncio.CancelledError:
+            for _, future in batch:
+                future.cancel()
+            raise
+        entries = list(answer.response.entries)
+        whole = status.error_of(
+            answer.response.status, endpoint=answer.endpoint, request_id=answer.request_id
+        )
+        if len(entries) != len(batch):
+            failure = whole or InternalError("the broker answered an ack without its entries")
+            for _, future in batch:
+                _settle(future, failure)
+            return
+        for (_, future), entry in zip(batch, entries, strict=True):
+            error_ = status.error_of(
+                entry.status, endpoint=answer.endpoint, request_id=answer.request_id
+            )
+            _settle(future, error_)
+
+
+def receipt_of(message: MessageView) -> Receipt:
+    """The receipt of a view that came from a receive."""
+    assert message.receipt is not None, "the message was not received, it cannot be settled"
+    return message.receipt
+
+
+def _settle(future: "Future[None]", error: CosmodromeError | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)

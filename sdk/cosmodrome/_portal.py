@@ -1,0 +1,56 @@
+"""One asyncio loop on one daemon thread, on which every blocking client of a process runs.
+
+Made when the first blocking client starts, again in a child after a fork. Cancelling the waiting
+thread by KeyboardInterrupt cancels what it waited for.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+class Portal:
+    """A loop that lives in a thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="cosmodrome", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run `work` on the loop and wait for it.
+
+        Raises:
+            RuntimeError: Called on the loop's own thread: a listener must not block it.
+        """
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("a blocking call inside the SDK's loop; use the async client there")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+_lock = threading.Lock()
+_portals: dict[int, Portal] = {}
+
+
+def portal() -> Portal:
+    """The portal of this process."""
+    with _lock:
+        known = _portals.get(os.getpid())
+        if known is None:
+            _portals.clear()
+            known = _portals[os.getpid()] = Portal()
+        return known

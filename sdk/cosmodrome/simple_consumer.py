@@ -1,0 +1,253 @@
+"""The simple consumer: receive when you want, settle each message yourself.
+
+    async with SimpleConsumer("127.0.0.1:8081", group="audit", subscriptions={"orders": "*"}) as c:
+        for message in await c.receive(max_messages=16, invisible=30):
+            ...
+            await c.ack(message)
+
+`async for message in consumer` receives for ever; `async with consumer.processing(message)`
+acks when the block ends well and gives the message back when it does not.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from itertools import count
+from typing import Self
+
+from cosmodrome._client.consumer import Consumer, invisible, seconds_or_delta
+from cosmodrome._client.receiving import receive
+from cosmodrome._core.route import MessageQueue
+from cosmodrome.builders import SimpleConsumerBuilder
+from cosmodrome.config import ClientConfiguration
+from cosmodrome.errors import CosmodromeError, IllegalArgument, NotFound
+from cosmodrome.filters import Filter, Subscriptions
+from cosmodrome.interceptors import HookContext, HookPoint, Interceptor
+from cosmodrome.message import MessageView
+from cosmodrome_proto import definition_pb2 as pb
+
+# What the reference's brokers take; ours too.
+INVISIBLE_MIN, INVISIBLE_MAX = timedelta(seconds=10), timedelta(hours=12)
+INVISIBLE_DEFAULT = timedelta(seconds=30)
+
+
+class SimpleConsumer(Consumer):
+    """Receives on demand.
+
+    Args:
+        configuration: Where the broker is; an address or URL will do.
+        group: The consumer group.
+        subscriptions: Topic → tag expression, or `Filter`.
+        await_duration: How long a receive waits when there is nothing.
+        interceptors: Hooks.
+    """
+
+    client_type = pb.SIMPLE_CONSUMER
+
+    def __init__(
+        self,
+        configuration: ClientConfiguration | str,
+        *,
+        group: str,
+        subscriptions: Subscriptions | None = None,
+        await_duration: timedelta | float = 20,
+        interceptors: Iterable[Interceptor] = (),
+    ) -> None:
+        super().__init__(
+            configuration,
+            group=group,
+            subscriptions=subscriptions or {},
+            await_duration=seconds_or_delta(await_duration),
+            interceptors=interceptors,
+        )
+        self._topic_turn = count()
+        self._queue_turn = count()
+
+    @classmethod
+    def builder(cls) -> "SimpleConsumerBuilder[Self]":
+        """Build step by step, as Java does."""
+        return SimpleConsumerBuilder(cls)
+
+    async def subscribe(self, topic: str, expression: Filter | str = "*") -> None:
+        """Want a topic from now on; replaces what was wanted of it.
+
+        Raises:
+            StatusError: The topic does not exist.
+        """
+        self._check_running()
+        route = await self._route(topic)
+        wanted = expression if isinstance(expression, Filter) else Filter(expression)
+        self._subscriptions[topic] = wanted
+        await self._open_sessions(route.endpoints)
+        await self._sync()
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Want a topic no longer."""
+        self._check_running()
+        self._subscriptions.pop(topic, None)
+        await self._sync()
+
+    async def receive(
+        self, max_messages: int = 32, invisible: timedelta | float = INVISIBLE_DEFAULT
+    ) -> list[MessageView]:
+        """Receive up to `max_messages` of one topic, waiting for the first.
+
+        Topics take turns. Where a topic lies on several brokers all are asked at once, so that a
+        message on one is not late because another had none.
+
+        Args:
+            max_messages: At most; brokers give 32 at a time.
+            invisible: How long they are hidden from others; seconds or a timedelta.
+
+        Returns:
+            The messages; none when nothing came in time.
+
+        Raises:
+            IllegalArgument: No subscription, or numbers out of bounds.
+            StatusError, TransportError: As said.
+        """
+        self._check_running()
+        duration = seconds_or_delta(invisible)
+        if max_messages < 1:
+            raise IllegalArgument(f"max_messages is at least 1, not {max_messages}")
+        if not INVISIBLE_MIN <= duration <= INVISIBLE_MAX:
+            raise IllegalArgument(f"invisible is {INVISIBLE_MIN} to {INVISIBLE_MAX}")
+        topics = list(self._subscriptions)
+        if not topics:
+            raise IllegalArgument("nothing is subscribed to")
+        topic = topics[next(self._topic_turn) % len(topics)]
+        context = HookContext(HookPoint.RECEIVE, self._client_id, topic, self._group)
+        self._interceptors.before(context)
+        try:
+            context.messages = await self._receive(topic, max_messages, duration)
+        except CosmodromeError as error:
+            context.error = error
+            raise
+        finally:
+            self._interceptors.after(context)
+        return context.messages
+
+    async def ack(self, message: MessageView | Sequence[MessageView]) -> None:
+        """Acknowledge; concurrent acks share requests.
+
+        Raises:
+            InvalidReceiptHandle: The delivery is over: it comes, or came, again.
+            StatusError, TransportError: As said; the message may come again.
+        """
+        self._check_running()
+        messages = [message] if isinstance(message, MessageView) else list(message)
+        for one in messages:
+            self._hook(HookPoint.ACK, one)
+        futures = [self._settler.ack(one) for one in messages]
+        results = await asyncio.gather(*futures, return_exceptions=True)
+        for one, result in zip(messages, results, strict=True):
+            self._hook_after(HookPoint.ACK, one, result)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def change_invisible_duration(
+        self, message: MessageView, invisible: timedelta | float
+    ) -> None:
+        """Hide a message for so long from now; 0 gives it back at once.
+
+        Raises:
+            InvalidReceiptHandle: The delivery is over.
+            StatusError, TransportError: As said.
+        """
+        self._check_running()
+        self._hook(HookPoint.CHANGE_INVISIBLE_DURATION, message)
+        duration_ms = seconds_or_delta(invisible) // timedelta(milliseconds=1)
+        try:
+            await self._settler.change_invisible_duration(message, duration_ms)
+        except CosmodromeError as error:
+            self._hook_after(HookPoint.CHANGE_INVISIBLE_DURATION, message, error)
+            raise
+        self._hook_after(HookPoint.CHANGE_INVISIBLE_DURATION, message, None)
+
+    @asynccontextmanager
+    async def processing(
+        self, message: MessageView, *, retry_after: timedelta | float = 0
+    ) -> AsyncIterator[MessageView]:
+        """Ack when the block ends well; give back after `retry_after` when it raises."""
+        try:
+            yield message
+        except BaseException:
+            await asyncio.shield(self.change_invisible_duration(message, retry_after))
+            raise
+        await self.ack(message)
+
+    async def __aiter__(self) -> AsyncIterator[MessageView]:
+        """Receive for ever, message by message, until the consumer is closed."""
+        while self.is_running:
+            for message in await self.receive():
+                yield message
+
+    async def _receive(
+        self, topic: str, max_messages: int, duration: timedelta
+    ) -> list[MessageView]:
+        readable = (await self._route(topic)).readable
+        if not readable:
+            raise NotFound(f"topic {topic} has no queue that gives messages")
+        by_broker: dict[str, list[MessageQueue]] = {}
+        for queue in readable:
+            by_broker.setdefault(str(queue.endpoints), []).append(queue)
+        turn = next(self._queue_turn)
+        chosen = [queues[turn % len(queues)] for queues in by_broker.values()]
+        if len(chosen) == 1:
+            return await self._receive_from(chosen[0], max_messages, duration)
+        return await self._receive_from_all(chosen, max_messages, duration)
+
+    async def _receive_from(
+        self, queue: MessageQueue, max_messages: int, duration: timedelta
+    ) -> list[MessageView]:
+        wanted = self._subscriptions.get(queue.topic, Filter())
+        request = self._receive_request(queue, wanted, max_messages)
+        invisible(request, duration)
+        received = await receive(
+            self._rpc, queue.endpoints, request, timeout_s=self._receive_timeout_s
+        )
+        return received.messages
+
+    async def _receive_from_all(
+        self, queues: list[MessageQueue], max_messages: int, duration: timedelta
+    ) -> list[MessageView]:
+        """Ask every broker; the first with messages wins, a broker gives back what it cannot say.
+
+        A cancelled receive leaves its messages with the broker, or hidden for `duration`.
+        """
+        loop = asyncio.get_running_loop()
+        waits = {
+            loop.create_task(self._receive_from(queue, max_messages, duration)) for queue in queues
+        }
+        failure: BaseException | None = None
+        found: list[MessageView] = []
+        try:
+            while waits and not found:
+                done, waits = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                for wait in done:
+                    failure = wait.exception() or failure
+                    found += [] if wait.exception() else wait.result()
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if failure is not None and not found:
+            raise failure
+        return found
+
+    def _hook(self, point: HookPoint, message: MessageView) -> None:
+        if self._interceptors:
+            self._interceptors.before(self._hook_context(point, message))
+
+    def _hook_after(self, point: HookPoint, message: MessageView, result: object) -> None:
+        if self._interceptors:
+            context = self._hook_context(point, message)
+            context.error = result if isinstance(result, BaseException) else None
+            self._interceptors.after(context)
+
+    def _hook_context(self, point: HookPoint, message: MessageView) -> HookContext:
+        return HookContext(point, self._client_id, message.topic, self._group, messages=[message])
+
+    async def _on_closing(self) -> None:
+        """Nothing of its own: receives under way end with the channels."""
