@@ -13,7 +13,9 @@ each row carries a CRC-32C, and the digest shows a row that is missing or from e
 """
 
 import contextlib
+import logging
 import sqlite3
+import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from struct import Struct
@@ -23,6 +25,8 @@ from google_crc32c import value as crc32c
 
 from cosmodrome_server.errors import CorruptFrame
 from cosmodrome_server.store.consume_queue import NewEntries
+
+_log = logging.getLogger(__name__)
 
 FILE_NAME = "state.db"
 
@@ -106,13 +110,25 @@ class SqliteCheckpoints:
 
     def load(self) -> Saved | None:
         """See `CheckpointStore`; a damaged file is put aside as state.db.damaged."""
+        try:
+            return self.read()
+        except CorruptFrame as error:
+            _log.warning("checkpoint_damaged error=%s; the log is replayed instead", error)
+            self.discard()
+            return None
+
+    def read(self) -> Saved | None:
+        """The last one saved; None if nothing was.
+
+        Raises:
+            CorruptFrame: The file is damaged; it is left as it is.
+        """
         if not self._path.exists():
             return None
         try:
             return self._load(self._open())
-        except (sqlite3.DatabaseError, CorruptFrame, ValueError):
-            self.discard()
-            return None
+        except (sqlite3.DatabaseError, ValueError, struct.error) as error:
+            raise CorruptFrame(f"{self._path.name}: {error}") from error
 
     def discard(self) -> None:
         """See `CheckpointStore`; the file is kept as state.db.damaged for a look at it."""
@@ -139,6 +155,8 @@ class SqliteCheckpoints:
 
     def note_durable(self, durable_lsn: int) -> None:
         """See `CheckpointStore`."""
+        if not self._path.exists():
+            return
         with self._transaction() as writer:
             found = writer.get(_MARK, _MARK_KEY)
             if found is not None:
