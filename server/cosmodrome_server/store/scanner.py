@@ -18,7 +18,7 @@ from cosmodrome_server.store.files import File
 from cosmodrome_server.store.segment import HEADER_BYTES, SegmentHeader
 
 _WINDOW_BYTES = 1 << 20
-_SECTOR_BYTES = 4_096
+_SECTOR_BYTES = 512
 
 
 class Found(NamedTuple):
@@ -154,11 +154,13 @@ class _Reader:
         try:
             return self._file.read(position, length)
         except OSError:
-            length = min(length, self._size - position)
-            return b"".join(
-                self._read_sector(at, min(_SECTOR_BYTES, position + length - at))
-                for at in range(position, position + length, _SECTOR_BYTES)
+            end = min(position + length, self._size)
+            first = position - position % _SECTOR_BYTES
+            sectors = b"".join(
+                self._read_sector(at, min(_SECTOR_BYTES, end - at))
+                for at in range(first, end, _SECTOR_BYTES)
             )
+            return sectors[position - first :]
 
     def _read_sector(self, position: int, length: int) -> bytes:
         try:

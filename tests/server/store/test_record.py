@@ -1,0 +1,137 @@
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosmodrome_server.errors import CorruptFrame
+from cosmodrome_server.model.log import MessageRecord, MessageState, RecordKind
+from cosmodrome_server.store import record
+
+U32, U64 = st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1)
+messages = st.builds(
+    MessageRecord,
+    st.sampled_from(MessageState),
+    U32,
+    U32,
+    U64,
+    U32,
+    U64,
+    U64,
+    st.binary(max_size=50),
+    st.binary(max_size=50),
+    st.binary(max_size=50),
+)
+STATE_KINDS = [kind for kind in RecordKind if kind is not RecordKind.MESSAGE]
+
+
+@given(messages)
+def test_a_message_comes_back_as_it_was(message: MessageRecord) -> None:
+    data = b"".join(record.encode_message(message))
+
+    assert record.length_of(data) == len(data)
+    assert record.decode_message(data) == message
+
+
+@given(st.lists(st.one_of(messages, st.tuples(st.sampled_from(STATE_KINDS), st.binary()))))
+def test_records_come_back_in_order_with_their_positions(
+    written: list[MessageRecord | tuple[RecordKind, bytes]],
+) -> None:
+    payload, positions = b"", []
+    for item in written:
+        positions.append(1_000 + len(payload))
+        if isinstance(item, MessageRecord):
+            payload += b"".join(record.encode_message(item))
+        else:
+            payload += record.encode_state(*item) + item[1]
+
+    found = list(record.decode_records(payload, 1_000, 17))
+
+    assert [item.position for item in found] == positions
+    assert {item.timestamp_ms for item in found} <= {17}
+    assert [
+        item.message if item.message is not None else (item.kind, item.payload) for item in found
+    ] == written
+
+
+def test_every_flipped_bit_of_a_message_is_noticed() -> None:
+    message = MessageRecord(MessageState.HALF, 1, 2, 3, 4, 5, 6, b"system", b"user", b"body")
+    good = b"".join(record.encode_message(message))
+    for bit in range(8 * len(good)):
+        data = bytearray(good)
+        data[bit // 8] ^= 1 << bit % 8
+        # The reader takes as many bytes as the length says; zeros follow.
+        length = min(record.length_of(bytes(data)), 4_096)
+        with pytest.raises(CorruptFrame):
+            record.decode_message(bytes(data).ljust(length, b"\0")[:length])
+
+
+@given(st.binary(max_size=300))
+def test_rubbish_is_refused_and_never_a_crash(payload: bytes) -> None:
+    try:
+        found = list(record.decode_records(payload, 0, 0))
+    except CorruptFrame:
+        return
+    assert sum(1 for _ in found) <= len(payload)
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"\x05\0\0", "record head"),
+        (b"\x04\0\0\0\x02", "out of bounds"),
+        (b"\x06\0\0\0\x02", "out of bounds"),
+        (b"\x06\0\0\0\x01x", "message record of 6 bytes"),
+        (b"\x05\0\0\0\xfa", "newer version"),
+    ],
+)
+def test_a_record_that_cannot_be_is_refused_with_its_reason(payload: bytes, reason: str) -> None:
+    with pytest.raises(CorruptFrame, match=reason):
+        list(record.decode_records(payload, 0, 0))
+
+
+def test_a_state_no_version_knows_is_refused() -> None:
+    message = MessageRecord(MessageState.VISIBLE, 1, 2, 3, 4, 5, 6, b"", b"", b"body")
+    data = bytearray(b"".join(record.encode_message(message)))
+    data[9] = 200
+
+    with pytest.raises(CorruptFrame, match="out of its bounds"):
+        list(record.decode_records(bytes(data), 0, 0))
+
+
+@given(st.binary(), st.binary())
+def test_a_row_comes_back_as_it_was(key: bytes, value: bytes) -> None:
+    assert record.decode_row(record.encode_row(key, value)) == (key, value)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\1\0\0", b"\5\0\0\0key"])
+def test_half_a_row_is_refused(payload: bytes) -> None:
+    with pytest.raises(CorruptFrame):
+        record.decode_row(payload)
+
+
+@given(st.dictionaries(U64, U64))
+def test_queue_ends_come_back_as_they_were(ends: dict[int, int]) -> None:
+    assert record.decode_queue_ends(record.encode_queue_ends(ends)) == ends
+
+
+def test_half_a_queue_end_is_refused() -> None:
+    with pytest.raises(CorruptFrame, match="pairs"):
+        record.decode_queue_ends(bytes(17))
+
+
+def test_kinds_and_states_keep_their_numbers() -> None:
+    assert {kind.name: kind.value for kind in MessageState} == {
+        "VISIBLE": 0,
+        "HALF": 1,
+        "DELAYED": 2,
+    }
+    assert (RecordKind["MESSAGE"].value, RecordKind["QUEUE_ENDS"].value) == (1, 22)
+    assert len({int(kind) for kind in RecordKind}) == len(RecordKind)
+
+
+def test_a_decoded_message_is_independent_of_its_bytes() -> None:
+    message = MessageRecord(MessageState.VISIBLE, 1, 2, 3, 4, 5, 6, b"s", b"u", b"b")
+    data = b"".join(record.encode_message(message))
+    assert isinstance(record.decode_message(data).body, bytes)
+    assert dataclasses.replace(record.decode_message(data), body=b"b") == message
