@@ -166,7 +166,8 @@ def _parse(expression: str, builder: "_Builder") -> _Node:
     try:
         tree = _parser().parse(expression)
     except UnexpectedInput as error:
-        position = error.pos_in_stream
+        # Every kind of this error that a parser raises sets it.
+        position: int = error.pos_in_stream  # type: ignore[assignment]
         if isinstance(error, UnexpectedToken) and error.token.type == "$END":
             raise IllegalFilterExpression(
                 f"the SQL filter ends too early, at position {len(expression)}"

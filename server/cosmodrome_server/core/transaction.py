@@ -1,0 +1,355 @@
+"""Half messages: stored, invisible, waiting for their producer's word.
+
+    half ──commit────────▶ visible: the same bytes get a place in their queue
+      │ ──rollback──────▶ dropped
+      │ ──unanswered────▶ checked at first_check (or the message's own immunity), then every
+      │                   interval; after checks_max checks
+      ├─▶ parked ────────── no longer checked, listed for operators, resolvable as before
+      └──expire_ms──────▶ dropped
+
+A resolution is remembered for a while, so that the same one again is fine and the other one
+is refused. A half message sent again under its id takes the place of the first, which can
+no longer be named by anybody.
+
+    EndTransaction    at u64 · position u64 · store time u64 · topic u32 · queue u32 ·
+                      queue offset u64 · tag hash u32 · is commit u8 · id
+    TransactionCheck  at u64 · time u64 · topic u32 · id
+    Expire            at u64 · time u64 · topic u32 · id
+
+    row  'X' + topic u32 + id → the fields of `HalfMessage`
+    row  'Y' + topic u32 + id → resolved at u64 · is commit u8
+
+Times are the log's. A check that nobody could be asked is no record and is not counted: the
+schedule goes on from it in memory, and from the last record after a restart.
+
+Source: protocol.md 1.12, 9 and their DO marks, F.12.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct
+from typing import ClassVar
+
+from cosmodrome_server.core.machine import NEVER_MS, DirtyRow, Row
+from cosmodrome_server.errors import BadRequest, InvalidTransactionId
+from cosmodrome_server.model.log import MessageRecord, RecordKind
+
+_END = Struct("<QQQIIQI?")
+_TOUCH = Struct("<QQI")
+_HALF = Struct("<QQQIII")
+_RESOLVED = Struct("<Q?")
+_KEY = Struct(">cI")
+HALF_PREFIX = b"X"
+RESOLVED_PREFIX = b"Y"
+
+Key = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRules:
+    """When half messages are asked about and given up.
+
+    Attributes:
+        check_interval_ms: Between two checks of one message.
+        checks_max: Checks before it is parked.
+        expire_ms: Age at which it is dropped.
+        remember_ms: How long a resolution is remembered.
+        remembered_max: How many are.
+    """
+
+    check_interval_ms: int = 30_000
+    checks_max: int = 15
+    expire_ms: int = 72 * 3_600_000
+    remember_ms: int = 600_000
+    remembered_max: int = 100_000
+
+
+@dataclass(slots=True)
+class HalfMessage:
+    """A half message that is not resolved.
+
+    Attributes:
+        key: (topic id, transaction id).
+        position: Where the log has it.
+        stored_ms: When it was stored.
+        check_ms: When it is first asked about, or was last asked about.
+        queue_id: Where it will go.
+        tag_hash: As in the message's record.
+        checks: How often a producer was asked.
+    """
+
+    key: Key
+    position: int
+    stored_ms: int
+    check_ms: int
+    queue_id: int
+    tag_hash: int
+    checks: int = 0
+
+
+@dataclass(slots=True)
+class EndTransaction:
+    """A half message is resolved; of a rollback only the key counts."""
+
+    kind: ClassVar[RecordKind] = RecordKind.END_TRANSACTION
+
+    at_ms: int
+    position: int
+    store_timestamp_ms: int
+    topic_id: int
+    queue_id: int
+    queue_offset: int
+    tag_hash: int
+    is_commit: bool
+    transaction_id: str
+
+    def encode(self) -> bytes:
+        """The payload."""
+        head = _END.pack(
+            self.at_ms,
+            self.position,
+            self.store_timestamp_ms,
+            self.topic_id,
+            self.queue_id,
+            self.queue_offset,
+            self.tag_hash,
+            self.is_commit,
+        )
+        return head + self.transaction_id.encode()
+
+    @staticmethod
+    def decode(payload: bytes) -> "EndTransaction":
+        """The inverse of `encode`."""
+        fields = (*_END.unpack_from(payload), payload[_END.size :].decode())
+        return EndTransaction(*fields)
+
+
+@dataclass(slots=True)
+class TransactionTouch:
+    """A half message was asked about, or its time is over, as `kind` says."""
+
+    kind: RecordKind
+    at_ms: int
+    now_ms: int
+    topic_id: int
+    transaction_id: str
+
+    def encode(self) -> bytes:
+        """The payload."""
+        head = _TOUCH.pack(self.at_ms, self.now_ms, self.topic_id)
+        return head + self.transaction_id.encode()
+
+    @staticmethod
+    def decode(kind: RecordKind, payload: bytes) -> "TransactionTouch":
+        """The inverse of `encode`."""
+        at_ms, now_ms, topic_id = _TOUCH.unpack_from(payload)
+        return TransactionTouch(kind, at_ms, now_ms, topic_id, payload[_TOUCH.size :].decode())
+
+
+class Transactions:
+    """The half messages of a shard. See `core.machine` for the contract of its methods."""
+
+    row_prefixes = (HALF_PREFIX, RESOLVED_PREFIX)
+
+    def __init__(self, rules: TransactionRules | None = None) -> None:
+        self._rules = rules or TransactionRules()
+        # In the order of their positions, but for those taken back at start.
+        self._open: dict[Key, HalfMessage] = {}
+        self._resolved: dict[Key, tuple[int, bool]] = {}
+        # (when to look, position, key); entries of what changed since are passed over.
+        self._schedule: list[tuple[int, int, Key]] = []
+        self._dirty: dict[bytes, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[HalfMessage]:
+        """Half messages, oldest first."""
+        return iter(sorted(self._open.values(), key=lambda half: half.position))
+
+    def is_parked(self, half: HalfMessage) -> bool:
+        """Whether nobody is asked about it any more."""
+        return half.checks >= self._rules.checks_max
+
+    def oldest_position(self) -> int | None:
+        """Where the first open half message lies: retention must leave it. None for none."""
+        return min((half.position for half in self._open.values()), default=None)
+
+    # Planning
+
+    def plan_end(self, key: Key, *, is_commit: bool) -> HalfMessage | None:
+        """The half message to resolve; None if it was resolved just so before.
+
+        Raises:
+            InvalidTransactionId: Unknown, or expired.
+            BadRequest: It was resolved the other way.
+        """
+        half = self._open.get(key)
+        if half is not None:
+            return half
+        known = self._resolved.get(key)
+        if known is None:
+            raise InvalidTransactionId(f"transaction {key[1]} is unknown or has expired")
+        if known[1] is not is_commit:
+            was = "committed" if known[1] else "rolled back"
+            raise BadRequest(f"transaction {key[1]} was {was} already")
+        return None
+
+    def take_due(self, now_ms: int, count_max: int) -> tuple[list[HalfMessage], list[HalfMessage]]:
+        """Take what is due out of the schedule: (to be asked about, to be dropped).
+
+        What is asked about comes back by `asked` or `postpone`.
+        """
+        to_ask: list[HalfMessage] = []
+        to_drop: list[HalfMessage] = []
+        schedule = self._schedule
+        while schedule and schedule[0][0] <= now_ms and len(to_ask) + len(to_drop) < count_max:
+            _, position, key = heapq.heappop(schedule)
+            half = self._open.get(key)
+            if half is None or half.position != position:
+                continue
+            if half.stored_ms + self._rules.expire_ms <= now_ms:
+                to_drop.append(half)
+            else:
+                to_ask.append(half)
+        return to_ask, to_drop
+
+    def postpone(self, half: HalfMessage, now_ms: int) -> None:
+        """Nobody could be asked: look again after the interval."""
+        self._watch(half, now_ms + self._rules.check_interval_ms)
+
+    def next_deadline_ms(self) -> int:
+        """When `take_due` may next have something, on the log's clock."""
+        return self._schedule[0][0] if self._schedule else NEVER_MS
+
+    # Applying
+
+    def apply_half(self, transaction_id: str, record: MessageRecord, position: int) -> None:
+        """A half message was stored."""
+        key = (record.topic_id, transaction_id)
+        self._open.pop(key, None)
+        self._resolved.pop(key, None)
+        half = HalfMessage(
+            key,
+            position,
+            record.store_timestamp_ms,
+            record.due_ms,
+            record.queue_id,
+            record.tag_hash,
+        )
+        self._open[key] = half
+        self._watch(half, half.check_ms)
+        self._soil(key)
+
+    def apply_end(self, record: EndTransaction) -> None:
+        """A half message was resolved; whoever applies a commit gives it its place."""
+        key = (record.topic_id, record.transaction_id)
+        self._open.pop(key, None)
+        self._resolved.pop(key, None)
+        self._resolved[key] = (record.store_timestamp_ms, record.is_commit)
+        self._soil(key)
+        self._forget(record.store_timestamp_ms)
+
+    def apply_touch(self, record: TransactionTouch) -> None:
+        """A half message was asked about, or dropped."""
+        key = (record.topic_id, record.transaction_id)
+        self._soil(key)
+        if record.kind is RecordKind.EXPIRE:
+            self._open.pop(key, None)
+            return
+        half = self._open.get(key)
+        if half is not None:
+            half.checks += 1
+            half.check_ms = record.now_ms
+            self._watch(half, self._following_ms(half))
+
+    def drop_topic(self, topic_id: int) -> None:
+        """Forget what belongs to a deleted topic."""
+        for half in [key for key in self._open if key[0] == topic_id]:
+            del self._open[half]
+            self._soil(half)
+        for resolved in [key for key in self._resolved if key[0] == topic_id]:
+            del self._resolved[resolved]
+            self._soil(resolved)
+
+    def _following_ms(self, half: HalfMessage) -> int:
+        expiry_ms = half.stored_ms + self._rules.expire_ms
+        if self.is_parked(half):
+            return expiry_ms
+        if half.checks == 0:
+            return min(expiry_ms, half.check_ms)
+        return min(expiry_ms, half.check_ms + self._rules.check_interval_ms)
+
+    def _watch(self, half: HalfMessage, when_ms: int) -> None:
+        heapq.heappush(self._schedule, (when_ms, half.position, half.key))
+
+    def _forget(self, now_ms: int) -> None:
+        """Forget resolutions of long ago; they are in the order of their time."""
+        while self._resolved:
+            key, (resolved_ms, _) = next(iter(self._resolved.items()))
+            is_old = resolved_ms + self._rules.remember_ms <= now_ms
+            if not is_old and len(self._resolved) <= self._rules.remembered_max:
+                return
+            del self._resolved[key]
+            self._soil(key)
+
+    # Rows
+
+    def _soil(self, key: Key) -> None:
+        self._dirty[HALF_PREFIX + _row_key(key)] = None
+        self._dirty[RESOLVED_PREFIX + _row_key(key)] = None
+
+    def rows(self) -> Iterator[Row]:
+        """All half messages and remembered resolutions."""
+        for key, half in self._open.items():
+            yield HALF_PREFIX + _row_key(key), _half_value(half)
+        for key, resolved in self._resolved.items():
+            yield RESOLVED_PREFIX + _row_key(key), _RESOLVED.pack(*resolved)
+
+    def dirty_rows(self) -> Iterator[DirtyRow]:
+        """What changed since the last call."""
+        dirty, self._dirty = self._dirty, {}
+        for row_key in dirty:
+            key = _key_of(row_key)
+            if row_key[:1] == HALF_PREFIX:
+                half = self._open.get(key)
+                yield row_key, None if half is None else _half_value(half)
+            else:
+                resolved = self._resolved.get(key)
+                yield row_key, None if resolved is None else _RESOLVED.pack(*resolved)
+
+    def restore(self, key: bytes, value: bytes) -> None:
+        """Take back one row; `restored` follows the last."""
+        if key[:1] == RESOLVED_PREFIX:
+            self._resolved[_key_of(key)] = _RESOLVED.unpack(value)
+            return
+        position, stored_ms, check_ms, queue_id, tag_hash, checks = _HALF.unpack(value)
+        half = HalfMessage(_key_of(key), position, stored_ms, check_ms, queue_id, tag_hash, checks)
+        self._open[half.key] = half
+        self._watch(half, self._following_ms(half))
+
+    def restored(self) -> None:
+        """All rows are back: put resolutions in the order of their time."""
+        self._resolved = dict(
+            sorted(self._resolved.items(), key=lambda item: (item[1][0], item[0]))
+        )
+
+
+def _row_key(key: Key) -> bytes:
+    return key[0].to_bytes(4, "big") + key[1].encode()
+
+
+def _key_of(row_key: bytes) -> Key:
+    return int(_KEY.unpack_from(row_key)[1]), row_key[_KEY.size :].decode()
+
+
+def _half_value(half: HalfMessage) -> bytes:
+    return _HALF.pack(
+        half.position,
+        half.stored_ms,
+        half.check_ms,
+        half.queue_id,
+        half.tag_hash,
+        half.checks,
+    )
