@@ -116,6 +116,7 @@ class Delivery(_Area, frozen=True):
     """Receiving: batch, polling and invisibility."""
 
     batch_max: Annotated[int, Meta(ge=1, le=1024)] = 32
+    pull_max: Annotated[int, Meta(ge=1, le=16_384)] = 1_024
     invisible_min_ms: Positive = 10_000
     invisible_max_ms: Positive = 43_200_000
     renew_ms: Positive = 60_000

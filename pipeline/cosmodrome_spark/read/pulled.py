@@ -15,6 +15,7 @@ from cosmodrome_proto import service_pb2 as verbs
 from cosmodrome_server.columnar.envelope import BodyRules, Messages, to_batch
 from cosmodrome_server.columnar.protobuf import Buffer, Ints, walk
 from cosmodrome_server.columnar.slices import SliceColumn
+from cosmodrome_spark.errors import DataLoss
 from cosmodrome_spark.offsets import MessageQueue
 from cosmodrome_spark.options import ReadQuery
 
@@ -78,7 +79,12 @@ def split_replies(
             next_offset = reply.next_offset
     if not messages:
         return Pulled([], np.empty(0, np.int64)), status, next_offset
-    offsets = queue_offsets(messages)
+    count = len(messages)
+    if next_offset == start + count:
+        # Dense, by the server's word; `message_batch` checks it against the messages.
+        offsets = np.arange(start, start + count, dtype=np.int64)
+    else:
+        offsets = queue_offsets(messages)
     if int(offsets[-1]) >= end:
         keep = int(np.searchsorted(offsets, end))
         messages, offsets = messages[:keep], offsets[:keep]
@@ -92,12 +98,15 @@ def split_replies(
 def queue_offsets(frames: Sequence[memoryview]) -> Ints:
     """The queue offset that each message carries; raises MalformedMessage."""
     buffer, starts, ends = _joined(frames)
-    system = _parts(buffer, starts, ends)[1]
-    offsets = np.zeros(len(frames), np.int64)
+    return _varints(buffer, _parts(buffer, starts, ends)[1], _QUEUE_OFFSET)
+
+
+def _varints(buffer: Buffer, system: SliceColumn, number: int) -> Ints:
+    values = np.zeros(system.rows, np.int64)
     for found in walk(buffer, system.starts, system.ends):
-        if found.number == _QUEUE_OFFSET:
-            offsets[found.rows] = found.values
-    return offsets
+        if found.number == number:
+            values[found.rows] = found.values
+    return values
 
 
 def message_batch(
@@ -108,6 +117,8 @@ def message_batch(
     offsets = np.concatenate([each.offsets for each in pulled])
     buffer, starts, ends = _joined(frames)
     message, system, body = _parts(buffer, starts, ends)
+    if (_varints(buffer, system, _QUEUE_OFFSET) != offsets).any():
+        raise DataLoss(f"{queue} gave other offsets than it said")
     messages = Messages(
         buffer=buffer,
         system=(system.starts, system.ends),

@@ -183,9 +183,20 @@ class _Files:
                 continue
             number = int(numbers[start])
             if number not in buffers:
-                path = self._directory / f"{number:010d}.seg"
+                path = segment_path(self._directory, number)
                 buffers = {number: Buffer.mapped(np.memmap(path, np.uint8, "r"))}
             yield buffers[number], start, end
+
+
+def segment_path(directory: Path, number: int) -> Path:
+    """The file of a segment; its name holds the number and the salt.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    for path in directory.glob(f"{number:010d}-*.seg"):
+        return path
+    raise FileNotFoundError(f"segment {number} is not in {directory}")
 
 
 def _is_visible(manifest: Manifest, host: str) -> bool:
@@ -194,7 +205,7 @@ def _is_visible(manifest: Manifest, host: str) -> bool:
         return False
     try:
         return all(
-            salt_of(manifest.directory / f"{each.number:010d}.seg") == each.salt
+            salt_of(segment_path(manifest.directory, each.number)) == each.salt
             for each in manifest.segments
         )
     except OSError:

@@ -26,6 +26,8 @@ from cosmodrome_server.model.queries import (
 
 # Offsets one pull looks at for messages that match.
 _PULL_SCAN_MAX = 16_384
+# About how many bytes of bodies one pull returns.
+_PULL_BYTES_MAX = 4 << 20
 
 
 class OffsetVerbs(ReceiveVerbs):
@@ -114,11 +116,13 @@ class OffsetVerbs(ReceiveVerbs):
             if hashes is None
             else self._log.tag_hashes(state.topic_id, query.queue_id, at, end)
         )
-        while at < end and len(found) < query.max_messages:
+        room = _PULL_BYTES_MAX
+        while at < end and len(found) < query.max_messages and room > 0:
             if stored is None or hashes is None or stored[at - query.queue_offset] in hashes:
                 message = self._read(state, query, at)
                 if message is not None:
                     found.append(message)
+                    room -= len(message.body)
             at += 1
         return Pulled(found, at)
 

@@ -63,7 +63,7 @@ class PullQuery:
         topic: What is read.
         queue_id: Which queue.
         queue_offset: Where to begin.
-        max_messages: 1 to 32.
+        max_messages: 1 to delivery.pull_max.
         filter: What is wanted; the rest is passed over.
     """
 

@@ -57,7 +57,7 @@ def _query(context: Context, request: rpc.PullMessageRequest) -> PullQuery:
         topic,
         request.message_queue.id,
         request.offset,
-        min(max(request.batch_size, 1), context.config.delivery.batch_max),
+        min(max(request.batch_size, 1), context.config.delivery.pull_max),
         filter_of(request.filter_expression),
     )
 
