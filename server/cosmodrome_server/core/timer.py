@@ -293,10 +293,10 @@ class Timers:
         """When `plan_fire` or `hour_to_load` may next have something, on the log's clock."""
         first = self._slot_order[0] if self._slot_order else _NEVER
         pending = self._first_hour()
+        if pending == first == _NEVER:
+            return NEVER_MS
         if pending * SLOTS_PER_HOUR > first:
             return (first + 1) * SLOT_MS
-        if pending == _NEVER:
-            return NEVER_MS
         if pending not in self._loaded:
             return pending * HOUR_MS - LOAD_AHEAD_MS
         if first < (pending + 1) * SLOTS_PER_HOUR:
