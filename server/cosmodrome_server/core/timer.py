@@ -11,13 +11,14 @@ positions; so the state needs no mark per message, only a frontier: everything u
 
 In memory are 24 bytes a message of this hour and the next; a count per hour; 8 bytes per
 recalled message; and what was not copied to a bucket yet. An hour must be loaded before
-anything of it, or of a later hour, fires.
+anything of it, or of a later hour, fires; and when it is over, and memory has nothing of it
+left, it is closed by a Fire of its own, whatever the counts say.
 
     Fire    at u64 · slot u64 · position u64 · count u32      (their copies are in the frame)
     Recall  at u64 · due u64 · position u64
 
     row 'DF' → frontier: slot u64 · position u64
-    row 'DH' + hour u32 → pending u32 · recalled positions u64…
+    row 'DH' + hour u32 → pending i32 · recalled positions u64…
     row 'DU' → copied up to u64 · uncopied: (due u64 · position u64)…
 
 'DU' is about where messages lie, not what will become of them: it differs between a log and
@@ -59,7 +60,7 @@ _ENTRY = Struct("<QQQ")
 _PAIR = Struct("<QQ")
 _FIRE = Struct("<QQQI")
 _RECALL = Struct("<QQQ")
-_PENDING = Struct("<I")
+_PENDING = Struct("<i")
 
 
 class TimerEntry(NamedTuple):
@@ -222,12 +223,13 @@ class Timers:
         self._loading = -1
 
     def __len__(self) -> int:
-        return sum(hour.pending for hour in self._hours.values())
+        # Below 0 after a damaged frame: its messages were never counted, but fired.
+        return sum(max(0, hour.pending) for hour in self._hours.values())
 
     @property
     def hours(self) -> list[int]:
-        """The hours in which something is due, in order."""
-        return sorted(hour for hour, known in self._hours.items() if known.pending)
+        """The hours in which something is or was due and that are not over, in order."""
+        return sorted(self._hours)
 
     @property
     def in_memory(self) -> int:
@@ -254,13 +256,13 @@ class Timers:
         Returns:
             None if nothing is due, or what is due must be loaded first.
         """
-        pending = self._first_hour()
-        if self._slot_order and (pending + 1) * SLOTS_PER_HOUR > self._slot_order[0]:
+        first = min(self._hours, default=_NEVER)
+        if self._slot_order and self._slot_order[0] < (first + 1) * SLOTS_PER_HOUR:
             return self._plan_slot(now_ms, count_max, before)
-        if pending in self._loaded and now_ms >= (pending + 1) * HOUR_MS:
-            # What is left of the hour was damaged: it must not hold up the hours after it.
-            last = (pending + 1) * SLOTS_PER_HOUR - 1
-            return FirePlan([], last, _POSITION_MAX, self._hours[pending].pending)
+        if first in self._loaded and now_ms >= (first + 1) * HOUR_MS:
+            # The hour is over. Pending can be what a damaged bucket lost, never what memory has.
+            last = (first + 1) * SLOTS_PER_HOUR - 1
+            return FirePlan([], last, _POSITION_MAX, self._hours[first].pending)
         return None
 
     def _plan_slot(self, now_ms: int, count_max: int, before: int) -> FirePlan | None:
@@ -276,9 +278,6 @@ class Timers:
         entries = [entry for entry in due if not known.has_recalled(entry.position)]
         return FirePlan(entries, slot, due[-1].position, len(entries))
 
-    def _first_hour(self) -> int:
-        return min((hour for hour, known in self._hours.items() if known.pending), default=_NEVER)
-
     def plan_recall(self, due_ms: int, position: int, lease_ms: int) -> Recall:
         """Take a message back.
 
@@ -291,17 +290,14 @@ class Timers:
 
     def next_deadline_ms(self) -> int:
         """When `plan_fire` or `hour_to_load` may next have something, on the log's clock."""
-        first = self._slot_order[0] if self._slot_order else _NEVER
-        pending = self._first_hour()
-        if pending == first == _NEVER:
+        first = min(self._hours, default=_NEVER)
+        if first == _NEVER:
             return NEVER_MS
-        if pending * SLOTS_PER_HOUR > first:
-            return (first + 1) * SLOT_MS
-        if pending not in self._loaded:
-            return pending * HOUR_MS - LOAD_AHEAD_MS
-        if first < (pending + 1) * SLOTS_PER_HOUR:
-            return (first + 1) * SLOT_MS
-        return (pending + 1) * HOUR_MS
+        if first not in self._loaded:
+            return first * HOUR_MS - LOAD_AHEAD_MS
+        if self._slot_order and self._slot_order[0] < (first + 1) * SLOTS_PER_HOUR:
+            return (self._slot_order[0] + 1) * SLOT_MS
+        return (first + 1) * HOUR_MS
 
     # Loading and copying: where messages lie, which is not state
 
@@ -396,7 +392,8 @@ class Timers:
         if known is not None:
             known.pending -= record.count
             self._dirty_hours[hour] = None
-        for passed in [h for h in self._hours if h < hour]:
+        over = hour + (record.position == _POSITION_MAX)
+        for passed in [known for known in self._hours if known < over]:
             self._end_hour(passed)
         self._drop_slots(record)
 

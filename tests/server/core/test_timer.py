@@ -184,6 +184,8 @@ def test_slots_of_recalled_messages_go_too() -> None:
     assert shell.timers.next_deadline_ms() == one[0] + SLOT_MS
     assert shell.let_pass(1_000) == []
     assert shell.timers.in_memory == 0
+    assert shell.timers.next_deadline_ms() == START_MS + HOUR_MS
+    assert shell.let_pass(HOUR_MS) == []
     assert shell.timers.next_deadline_ms() == NEVER_MS
 
 
@@ -271,15 +273,46 @@ def test_memory_is_24_bytes_a_message_and_only_of_hours_that_are_near() -> None:
     assert len(shell.timers) == 4_000
 
 
-def test_recalling_everything_of_an_hour_leaves_nothing_to_wait_for() -> None:
+def test_recalling_everything_of_an_hour_leaves_nothing_once_it_is_over() -> None:
     shell = Shell()
     entries = [shell.send(DAY_MS) for _ in range(3)]
     for entry in reversed(entries):
         shell.recall(*entry)
     assert len(shell.timers) == 0
+    assert shell.let_pass(2 * DAY_MS) == []
     assert shell.timers.hours == []
     assert shell.timers.next_deadline_ms() == NEVER_MS
-    assert shell.let_pass(2 * DAY_MS) == []
+
+
+def test_counts_that_a_damaged_frame_made_wrong_hide_no_message() -> None:
+    shell = Shell()
+    shell.timers.apply_delayed(START_MS + 10, 3)
+    lost_but_fired = Fire(0, (START_MS + 10) // SLOT_MS, 2, 1)
+    shell.timers.apply_fire(lost_but_fired)
+    assert len(shell.timers) == 0
+    shell.restart()
+    assert shell.let_pass(1_000) == [3]
+    assert len(shell.timers) == 0
+
+
+def test_recalls_are_of_messages_that_were_stored_before() -> None:
+    with pytest.raises(KeyError):
+        Timers().apply_recall(Recall(0, START_MS, 1))
+
+
+def test_a_fire_of_an_hour_that_is_not_known_moves_the_frontier() -> None:
+    timers = Timers()
+    timers.apply_fire(Fire(0, START_MS // SLOT_MS, 50, 3))
+    assert not timers.is_pending(START_MS, 50)
+
+
+def test_a_later_slot_in_the_log_ends_earlier_ones_in_memory() -> None:
+    shell = Shell()
+    first, second = shell.send(50), shell.send(350)
+    shell.load()
+    shell.timers.apply_fire(Fire(0, second[0] // SLOT_MS, second[1], 2))
+    assert shell.timers.in_memory == 0
+    assert not shell.timers.is_pending(*first)
 
 
 class TimerMachine(RuleBasedStateMachine):

@@ -283,3 +283,12 @@ class TransactionMachine(RuleBasedStateMachine):
 
 TransactionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 test_transactions_behave_as_two_dictionaries: Any = TransactionMachine.TestCase
+
+
+def test_a_broker_may_remember_no_resolution_at_all() -> None:
+    shell = Shell()
+    shell.transactions = Transactions(TransactionRules(remembered_max=0))
+    shell.send("a", 0)
+    assert shell.end("a", 0, is_commit=True)
+    with pytest.raises(InvalidTransactionId):
+        shell.end("a", 0, is_commit=True)
