@@ -26,8 +26,11 @@ from cosmodrome_server.proxy import service
 from cosmodrome_server.proxy.bulk.source import BulkSource
 from cosmodrome_server.proxy.client_events import ClientEvents
 from cosmodrome_server.proxy.context import Context
-from cosmodrome_server.proxy.front import Front
+from cosmodrome_server.proxy.front import Front, Kind
 from cosmodrome_server.proxy.health import Health, Serving
+from cosmodrome_server.proxy.metrics.collector import Collector
+from cosmodrome_server.proxy.metrics.endpoint import MetricsEndpoint
+from cosmodrome_server.proxy.metrics.fleet import OPENCENSUS_PATH, OTLP_PATH, Fleet
 from cosmodrome_server.proxy.outgoing import StreamReplies
 from cosmodrome_server.proxy.security.directory import Directory
 from cosmodrome_server.proxy.security.guard import Guard
@@ -35,6 +38,7 @@ from cosmodrome_server.proxy.sessions import Sessions
 from cosmodrome_server.proxy.tls import Certificates
 from cosmodrome_server.store import opening
 from cosmodrome_server.store.commit_log import CommitLog
+from cosmodrome_server.store.figures import StoreFigures, figures_of
 from cosmodrome_server.store.group_commit import parse_durability
 from cosmodrome_server.store.platform import LogOptions
 
@@ -57,6 +61,7 @@ class App:
     health: Health
     certificates: Certificates | None
     failure: asyncio.Future[Exception]
+    metrics: MetricsEndpoint | None
     _background: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def stop(self) -> None:
@@ -74,10 +79,13 @@ class App:
         if self.context.bulk is not None:
             self.context.bulk.close()
         await self.broker.close()
+        if self.metrics is not None:
+            await asyncio.to_thread(self.metrics.close)
 
-    def run_in_background(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start what runs by the clock: expiry of clients, certificates read again."""
+    def run_in_background(self, loop: asyncio.AbstractEventLoop, collector: Collector) -> None:
+        """Start what runs by the clock: expiry of clients, certificates, the loop's own lag."""
         self._background.add(loop.create_task(self._tick()))
+        self._background.add(loop.create_task(collector.probe_loop()))
 
     async def _tick(self) -> None:
         seconds = 0
@@ -122,16 +130,19 @@ async def start(config: Config, log: Log, clock: Clock) -> App:
         access=Guard(Directory(broker, config.security), config.security, clock),
         bulk=_bulk(broker, log, config),
     )
+    collector = Collector(config, clock, broker, sessions, _figures(log, config))
+    context.observe = collector.observe
     health = Health((service.MESSAGING_SERVICE, service.ADMIN_SERVICE, service.CONTROL_SERVICE))
-    front = make_front(config, context, health, certificates)
+    front = make_front(config, context, health, certificates, fleet_routes(collector.fleet))
     context.sink = front
     events = ClientEvents()
     broker.listen(events)
     await front.start()
     context.advertise(_advertised(config, front.address[1]))
     events.connect(sessions, context.store_host)
-    app = App(config, broker, context, front, health, certificates, failure)
-    app.run_in_background(loop)
+    metrics = _metrics_port(config, collector, health)
+    app = App(config, broker, context, front, health, certificates, failure, metrics)
+    app.run_in_background(loop, collector)
     health.set(Serving.SERVING)
     return app
 
@@ -143,8 +154,35 @@ def _bulk(broker: LocalBroker, log: Log, config: Config) -> BulkSource | None:
     return BulkSource(broker, log.ranges, config.bulk.mib_per_s << 20)
 
 
+def _metrics_port(config: Config, collector: Collector, health: Health) -> MetricsEndpoint | None:
+    if not config.metrics.enabled:
+        return None
+    host = config.server.metrics_host or config.server.host
+    is_ready = lambda: health.is_serving  # noqa: E731 - a name for the argument
+    return MetricsEndpoint(host, config.server.metrics_port, collector.snapshot, is_ready)
+
+
+def _figures(log: Log, config: Config) -> Callable[[], StoreFigures]:
+    """What the log says of itself; nothing of one that is not in files of ours."""
+    if isinstance(log, CommitLog):
+        return lambda: figures_of(log, config.data)
+    return StoreFigures
+
+
+def fleet_routes(fleet: Fleet) -> list[service.Rpc]:
+    """Where official clients push their metrics when their settings ask for it."""
+    return [
+        service.Rpc(OTLP_PATH, Kind.UNARY, fleet.export_otlp),
+        service.Rpc(OPENCENSUS_PATH, Kind.BIDI, fleet.export_opencensus),
+    ]
+
+
 def make_front(
-    config: Config, context: Context, health: Health, certificates: Certificates | None
+    config: Config,
+    context: Context,
+    health: Health,
+    certificates: Certificates | None,
+    more: list[service.Rpc],
 ) -> Front:
     """The front of the settings; `auto` takes the gate where it is installed.
 
@@ -157,6 +195,7 @@ def make_front(
     table = service.routes(
         context, health, has_reflection=config.server.dev if reflection is None else reflection
     )
+    table += more
     if wanted == "gate" and not has_gate:
         raise ConfigError("server.front is gate, but cosmodrome_gate is not installed: make gate")
     # Imported here: grpcio takes 100 ms and 20 MB that the gate does without.
@@ -250,14 +289,31 @@ async def serve(config: Config, *, announce: Announce | None = None) -> int:
 
 
 def greeting(app: App) -> list[str]:
-    """What is said at start: where it listens, where the data lies, what is open."""
+    """What is said at start: where it listens, where the data lies, what is open, how to begin."""
     config = app.config
     host, port = app.front.address
     front = type(app.front).__name__.removesuffix("Front").lower()
-    return [
-        f"ready: RocketMQ 5 clients at {host}:{port} (front {front}, tls {config.tls.mode}, "
-        f"durability {config.store.durability}, data {config.data})"
+    topics = "created on first use" if config.auto_create else "cosmodrome topic create NAME"
+    lines = [
+        f"ready: RocketMQ 5 clients at {host}:{port} (front {front}, tls {config.tls.mode})",
+        f"  data     {config.data.resolve()}, durability {config.store.durability}",
+        f"  access   {_access(config)}",
+        f"  topics   {topics}",
     ]
+    if app.metrics is not None:
+        lines.append("  metrics  http://{}:{}/metrics".format(*app.metrics.address))
+    if front == "grpcio" and config.server.front == "auto":
+        lines.append("  note     the native gate is not installed; calls are slower without it")
+    lines.append(f"  try      cosmodrome message send hello world --endpoint {host}:{port}")
+    return lines
+
+
+def _access(config: Config) -> str:
+    security = config.security
+    if not security.authentication:
+        return "open to everybody who can connect (security.authentication is off)"
+    rules = "by rules" if security.authorization else "to every user"
+    return f"signed requests only, open {rules}"
 
 
 def _set_up_logging(config: Config) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from cosmodrome_server.model.group import Group
+from cosmodrome_server.model.lite import LiteChange
 from cosmodrome_server.model.message import Delivery, NewMessage, SendReceipt, StoredMessage
 from cosmodrome_server.model.queries import (
     Accumulation,
@@ -156,19 +157,11 @@ class Messaging(Protocol):
     def wait_pull(self, waiter: PullWaiter) -> None:
         """Serve a pull when something arrives, or at its deadline."""
 
-    def sync_lite_subscription(self, change: "LiteChange") -> None:
+    def sync_lite_subscription(self, change: LiteChange) -> None:
         """Change which lite topics a client reads; see `model.lite`."""
 
     def client_gone(self, client_id: str) -> None:
         """Release what is renewed for a client that went away: visible again after 1 s."""
-
-
-class LiteChange(Protocol):
-    """Shape of `model.lite.LiteChange`; declared there by its owner."""
-
-    client_id: str
-    group: str
-    topic: str
 
 
 class Offsets(Protocol):

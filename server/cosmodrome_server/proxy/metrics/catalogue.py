@@ -128,13 +128,6 @@ DISPATCH_BEHIND = Metric(
     "Bytes on disk and not visible; 0, queues are built as frames are written.",
     ("storage_type", "storage_medium"),
 )
-RESERVE_TIME = Metric(
-    "rocketmq_storage_message_reserve_time_milliseconds",
-    Kind.GAUGE,
-    "Age of the oldest message stored.",
-    ("storage_type", "storage_medium"),
-    alias="rocketmq_storage_message_reserve_time",
-)
 TIMING = Metric("rocketmq_timing_messages", Kind.GAUGE, "Delayed messages.", ("topic",))
 TIMER_IN = Metric("rocketmq_timer_enqueue", Kind.COUNTER, "Messages delayed.", ("topic",))
 TIMER_OUT = Metric("rocketmq_timer_dequeue", Kind.COUNTER, "Delayed ones delivered.", ("topic",))

@@ -10,7 +10,6 @@ import os
 import resource
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
 from cosmodrome_proto import definition_pb2 as pb
@@ -26,32 +25,12 @@ from cosmodrome_server.proxy.metrics.catalogue import Metric
 from cosmodrome_server.proxy.metrics.fleet import Fleet
 from cosmodrome_server.proxy.metrics.meters import Labels, Meters, Snapshot
 from cosmodrome_server.proxy.sessions import Sessions
+from cosmodrome_server.store.figures import StoreFigures
 
 Values = dict[Metric, dict[Labels, float]]
 DISK = ("local", "disk")
 # How often the loop is asked how late it is.
 LOOP_PROBE_S = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class StoreFigures:
-    """What the storage says of itself.
-
-    Attributes:
-        log_bytes: Of all segments on disk.
-        staged_bytes: Staged and not on disk yet.
-        free_bytes: Left on the file system.
-        is_full: Sends are refused for lack of space.
-        corrupt_frames: Found since the start.
-        oldest_ms: Store time of the oldest message; 0 for none.
-    """
-
-    log_bytes: int
-    staged_bytes: int
-    free_bytes: int
-    is_full: bool
-    corrupt_frames: int
-    oldest_ms: int
 
 
 class Measured(Broker, Protocol):
@@ -118,7 +97,7 @@ class Collector:
     def _counted(self) -> Iterator[tuple[Metric, Labels, float]]:
         counted = self._broker.statistics()
         for (topic, message_type), flow in counted.messages_in.items():
-            labels = (topic, message_type.name.lower(), _is_system(topic))
+            labels: Labels = (topic, message_type.name.lower(), _is_system(topic))
             yield names.MESSAGES_IN, labels, flow.messages
             yield names.THROUGHPUT_IN, labels, flow.body_bytes
         for (topic, group, is_retry), flow in counted.messages_out.items():
@@ -127,6 +106,10 @@ class Collector:
             yield names.THROUGHPUT_OUT, labels, flow.body_bytes
         for (topic, group), count in counted.dead_letters.items():
             yield names.DEAD_LETTERS, (group, topic, _is_system(topic)), count
+        for topic, count in counted.commits.items():
+            yield names.COMMITS, (topic,), count
+        for topic, count in counted.rollbacks.items():
+            yield names.ROLLBACKS, (topic,), count
         yield names.TOPICS, (), counted.topics
         yield names.GROUPS, (), counted.groups
         yield names.WAITING, (), counted.waiters
@@ -142,7 +125,7 @@ class Collector:
             if session.client_type is ClientType.PRODUCER:
                 producers[language, version, "grpc_v2"] += 1
             else:
-                labels = (session.group, language, version, "pop", "grpc_v2", "false")
+                labels: Labels = (session.group, language, version, "pop", "grpc_v2", "false")
                 consumers[labels] += 1
         for labels, count in producers.items():
             yield names.PRODUCERS, labels, count
@@ -183,11 +166,10 @@ class Collector:
         yield names.STORAGE_SIZE, DISK, figures.log_bytes
         yield names.FLUSH_BEHIND, DISK, figures.staged_bytes
         yield names.DISPATCH_BEHIND, DISK, 0
-        yield names.RESERVE_TIME, DISK, _age(self._clock.now_ms(), figures.oldest_ms)
         yield names.STAGED, (), figures.staged_bytes
         yield names.FREE, (), figures.free_bytes
         yield names.FULL, (), figures.is_full
-        yield names.CORRUPT, (), figures.corrupt_frames
+        yield names.CORRUPT, (), figures.corrupt_frames + self._broker.statistics().lost_messages
         yield names.MEMORY, (), _resident_bytes()
         usage = resource.getrusage(resource.RUSAGE_SELF)
         yield names.CPU, (), usage.ru_utime + usage.ru_stime

@@ -12,8 +12,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from google.protobuf.message import DecodeError
+
 from cosmodrome_proto import fleet_pb2 as wire
 from cosmodrome_server.clock import Clock
+from cosmodrome_server.proxy.front import Call, GrpcStatus
 from cosmodrome_server.proxy.metrics.meters import Distribution
 from cosmodrome_server.proxy.metrics.meters import Pairs as Labels
 
@@ -22,6 +25,7 @@ OPENCENSUS_PATH = "/opencensus.proto.agent.metrics.v1.MetricsService/Export"
 # Clients export once a minute; five missed exports are a client that is gone.
 IDLE_MS = 300_000
 LABELS_MAX = 16
+ACCEPTED = wire.Accepted().SerializeToString()
 _DELTA = 1
 _NAME = re.compile(r"[^a-zA-Z0-9_]")
 
@@ -33,7 +37,7 @@ class _Series:
 
 
 class Fleet:
-    """What clients pushed last."""
+    """What clients pushed last. Its handlers belong to no service of ours."""
 
     def __init__(self, clock: Clock, series_max: int) -> None:
         self._clock = clock
@@ -45,7 +49,7 @@ class Fleet:
         """Take one OTLP export.
 
         Raises:
-            ValueError: The bytes are no export (`google.protobuf.message.DecodeError`).
+            DecodeError: The bytes are no export.
         """
         for resource in wire.OtlpExport.FromString(payload).resource_metrics:
             for scope in resource.scope_metrics:
@@ -61,6 +65,29 @@ class Fleet:
                 labels = _labels(zip(keys, values, strict=False))
                 for point in series.points[-1:]:
                     self._put(metric.metric_descriptor.name, labels, _point(point))
+
+    def export_otlp(self, call: Call) -> None:
+        """Answer one OTLP export."""
+        try:
+            self.take_otlp(call.payload)
+        except DecodeError:
+            call.finish(GrpcStatus.INVALID_ARGUMENT, "the bytes are no ExportMetricsServiceRequest")
+        else:
+            call.reply(ACCEPTED)
+
+    def export_opencensus(self, call: Call) -> None:
+        """Take the messages of one OpenCensus stream until the client ends it."""
+
+        def take(payload: bytes | None) -> None:
+            if payload is None:
+                call.finish()
+                return
+            try:
+                self.take_opencensus(payload)
+            except DecodeError:
+                call.finish(GrpcStatus.INVALID_ARGUMENT, "the bytes are no OpenCensus export")
+
+        call.on_message(take)
 
     def gauges(self) -> dict[str, dict[Labels, float]]:
         """The plain numbers, by name."""
