@@ -6,6 +6,7 @@ from typing import Any
 
 from cosmodrome_server.broker.local_broker import LocalBroker
 from cosmodrome_server.broker.settings import BrokerSettings
+from cosmodrome_server.model.log import DelayedStore
 from cosmodrome_server.model.message import Delivery, MessageType, NewMessage
 from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery
 from cosmodrome_server.model.wire import encode_bytes
@@ -61,13 +62,19 @@ class World:
         self.clocks = Clocks()
         self.fatal: list[Exception] = []
         self.settings = settings or BrokerSettings()
+        self.buckets: DelayedStore | None = None
         self.start(MemoryLog())
 
     def start(self, log: MemoryLog) -> None:
         """Start a broker on a log."""
         self.log = log
         self.broker = LocalBroker(
-            log, self.clocks, self.settings, self.fatal.append, random_bytes=bytes
+            log,
+            self.clocks,
+            self.settings,
+            self.fatal.append,
+            buckets=self.buckets,
+            random_bytes=bytes,
         )
 
     async def restart(self) -> None:

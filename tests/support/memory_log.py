@@ -217,6 +217,10 @@ class MemoryLog:
         """What is durable, frame by frame."""
         return list(self._frames)
 
+    def forget_messages(self) -> None:
+        """Let retention take every message stored so far; queues keep their numbers."""
+        self._messages.clear()
+
     def forget_checkpoint(self) -> None:
         """Lose the checkpoint: the next start replays everything."""
         self.rows_saved.clear()

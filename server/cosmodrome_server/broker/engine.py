@@ -18,7 +18,7 @@ from cosmodrome_server.clock import Clock
 from cosmodrome_server.core.catalogue import CatalogueRecord
 from cosmodrome_server.core.machine import NEVER_MS
 from cosmodrome_server.core.records import ConsumptionRecord
-from cosmodrome_server.core.shard import Shard
+from cosmodrome_server.core.shard import OtherRecord, Shard
 from cosmodrome_server.model.log import Log, MessageRecord
 
 
@@ -44,7 +44,7 @@ class Engine:
         self._settings = settings
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
-        self._shard = Shard(log)
+        self._shard = Shard(log, settings.transactions)
         self._counters = Counters()
         self._last_ms = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -92,6 +92,11 @@ class Engine:
         self._shard.consumptions.apply(record)
         self._commit.touch()
 
+    def _put_other(self, record: OtherRecord) -> None:
+        self._log.stage(record.kind, record.encode())
+        self._shard.apply_other(record)
+        self._commit.touch()
+
     def _put_catalogue(self, record: CatalogueRecord) -> None:
         self._log.stage(record.kind, record.payload)
         self._shard.apply_catalogue(record)
@@ -123,6 +128,12 @@ class Engine:
         """When the timer must next fire, on the monotonic clock."""
         lease_ms = self._shard.next_deadline_ms()
         return lease_ms if lease_ms == NEVER_MS else lease_ms - self._lease_base_ms
+
+    def _until(self, log_ms: int) -> int:
+        """A time of the log's clock, on the monotonic clock."""
+        if log_ms == NEVER_MS:
+            return NEVER_MS
+        return log_ms - self._now() + self._clock.monotonic_ms()
 
     def _arm(self) -> None:
         deadline_ms = self._next_deadline_ms()

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from cosmodrome_server.broker.offset_verbs import OffsetVerbs
+from cosmodrome_server.broker.timer_verbs import TimerVerbs
 from cosmodrome_server.core.catalogue import TopicState
 from cosmodrome_server.core.dead_letter import REDRIVE_GROUP, redriven_of
 from cosmodrome_server.core.progress import Progress
@@ -18,7 +18,7 @@ from cosmodrome_server.model.topic import dead_letter_topic
 _REDRIVE_SCAN_MAX = 65_536
 
 
-class OperationVerbs(OffsetVerbs):
+class OperationVerbs(TimerVerbs):
     """Implements `broker.interface.Operations`."""
 
     def redrive(

@@ -4,23 +4,65 @@ from collections.abc import Sequence
 
 from cosmodrome_server.broker.catalogue_verbs import CatalogueVerbs
 from cosmodrome_server.core.send import check_acceptance, plan_send
-from cosmodrome_server.model.message import NewMessage, SendReceipt
+from cosmodrome_server.errors import OverloadedError
+from cosmodrome_server.model.log import MessageRecord, MessageState
+from cosmodrome_server.model.message import MessageType, NewMessage, SendReceipt
+from cosmodrome_server.model.recall_handle import RecallHandle, RecallHandles
+from cosmodrome_server.model.topic import TopicType
 
 
 class SendVerbs(CatalogueVerbs):
     """Implements the producers' part of `broker.interface.Messaging`."""
 
+    _recall_handles: RecallHandles
+
     def send(self, topic: str, messages: Sequence[NewMessage]) -> list[SendReceipt]:
         """See `Messaging`."""
         state = self._topic(topic)
         check_acceptance(state, messages)
-        records = plan_send(state, messages, self._now())
-        self._put_messages(records)
+        self._check_bounds(messages)
+        records = plan_send(state, messages, self._now(), self._settings.transaction_first_check_ms)
+        positions = self._put_messages(records)
         self._count_sent(topic, messages)
+        if records[0].state is MessageState.DELAYED or state.topic.topic_type is TopicType.MIXED:
+            return self._recallable(messages, records, positions)
         return [
             SendReceipt(message.message_id, record.queue_offset, "")
             for message, record in zip(messages, records, strict=True)
         ]
+
+    def _recallable(
+        self,
+        messages: Sequence[NewMessage],
+        records: Sequence[MessageRecord],
+        positions: Sequence[int],
+    ) -> list[SendReceipt]:
+        """Receipts of messages some of which can be taken back."""
+        receipts = []
+        for message, record, position in zip(messages, records, positions, strict=True):
+            handle = ""
+            if record.state is MessageState.DELAYED:
+                self._note_delayed(position)
+                handle = self._recall_handles.seal(
+                    RecallHandle(record.topic_id, record.due_ms, position, message.message_id)
+                )
+            receipts.append(SendReceipt(message.message_id, record.queue_offset, handle))
+        return receipts
+
+    def _note_delayed(self, position: int) -> None:
+        """A delayed message was stored: `TimerVerbs` remembers what is not durable yet."""
+        raise NotImplementedError
+
+    def _check_bounds(self, messages: Sequence[NewMessage]) -> None:
+        message_type = messages[0].message_type
+        if message_type is MessageType.TRANSACTION:
+            is_open = len(self._shard.transactions)
+            if is_open >= self._settings.transactions_max:
+                raise OverloadedError(f"{is_open} transactions are open (transactions.open_max)")
+        elif message_type is MessageType.DELAY:
+            waiting = len(self._shard.timers)
+            if waiting >= self._settings.delayed_max:
+                raise OverloadedError(f"{waiting} delayed messages wait (delays.pending_max)")
 
     def _count_sent(self, topic: str, messages: Sequence[NewMessage]) -> None:
         # Almost always one type; the rest is exact too, message by message.

@@ -1,6 +1,8 @@
 """What the broker can be told; `app` fills it from the configuration."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from cosmodrome_server.core.transaction import TransactionRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,10 @@ class BrokerSettings:
             attribute `inflight.max` lowers it.
         renew_total_ms: For how long after its receive a delivery is renewed.
         transaction_first_check_ms: When a half message is first asked about.
+        transactions: When it is asked about again, and given up.
+        transactions_max: How many half messages may be open.
+        delayed_max: How many delayed messages may wait.
+        is_recall_enabled: Whether producers may take delayed messages back.
         checkpoint_ms: At most so long between checkpoints, while anything changes.
         checkpoint_bytes: At most so much log between checkpoints.
     """
@@ -31,5 +37,9 @@ class BrokerSettings:
     inflight_per_group: int = 1_000_000
     renew_total_ms: int = 10_800_000
     transaction_first_check_ms: int = 6_000
+    transactions: TransactionRules = field(default_factory=TransactionRules)
+    transactions_max: int = 1_000_000
+    delayed_max: int = 10_000_000
+    is_recall_enabled: bool = True
     checkpoint_ms: int = 30_000
     checkpoint_bytes: int = 64 << 20

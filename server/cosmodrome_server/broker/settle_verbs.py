@@ -25,6 +25,7 @@ from cosmodrome_server.errors import (
     OverloadedError,
     StoreFull,
 )
+from cosmodrome_server.model.recall_handle import RecallHandles
 from cosmodrome_server.model.receipt_handle import ReceiptHandle, ReceiptHandles, suffix
 from cosmodrome_server.model.topic import Topic, dead_letter_topic
 
@@ -47,6 +48,7 @@ class SettleVerbs(SendVerbs):
             key = random_bytes(32)
             self.keep(RECEIPT_KEY, key)
         self._handles = ReceiptHandles(key)
+        self._recall_handles = RecallHandles(key)
         self._live_clients: set[str] = set()
         # Groups and topics whose receives found as much in flight as may be.
         self._capped: set[Pair] = set()

@@ -26,6 +26,8 @@ class Statistics:
         messages_out: (topic, group, is a redelivery) → delivered.
         acks: (topic, group) → acknowledged.
         dead_letters: (topic, group) → moved aside.
+        commits: Topic → transactions committed.
+        rollbacks: Topic → transactions rolled back.
         lost_messages: Passed over because their bytes are damaged.
         frames: Group commits so far.
         waiters: Receives and pulls waiting now.
@@ -37,6 +39,8 @@ class Statistics:
     messages_out: dict[tuple[str, str, bool], Flow]
     acks: dict[tuple[str, str], int]
     dead_letters: dict[tuple[str, str], int]
+    commits: dict[str, int]
+    rollbacks: dict[str, int]
     lost_messages: int
     frames: int
     waiters: int
@@ -52,6 +56,8 @@ class Counters:
         self.messages_out: dict[tuple[str, str, bool], list[int]] = {}
         self.acks: dict[tuple[str, str], int] = {}
         self.dead_letters: dict[tuple[str, str], int] = {}
+        self.commits: dict[str, int] = {}
+        self.rollbacks: dict[str, int] = {}
         self.lost_messages = 0
 
     def sent(self, topic: str, message_type: MessageType, messages: int, body_bytes: int) -> None:
@@ -81,6 +87,11 @@ class Counters:
         """A message became a dead letter."""
         key = (topic, group)
         self.dead_letters[key] = self.dead_letters.get(key, 0) + 1
+
+    def resolved(self, topic: str, *, is_commit: bool) -> None:
+        """A transaction ended."""
+        counts = self.commits if is_commit else self.rollbacks
+        counts[topic] = counts.get(topic, 0) + 1
 
 
 def frozen(counts: dict[tuple[str, MessageType], list[int]]) -> dict[tuple[str, MessageType], Flow]:

@@ -51,11 +51,18 @@ def check_acceptance(topic: TopicState, messages: Sequence[NewMessage]) -> None:
 
 
 def plan_send(
-    topic: TopicState, messages: Sequence[NewMessage], now_ms: int
+    topic: TopicState, messages: Sequence[NewMessage], now_ms: int, first_check_ms: int
 ) -> list[MessageRecord]:
     """Place messages of one topic that `check_acceptance` let pass; records in their order.
 
     Delayed and half messages get a queue and no offset yet.
+
+    Args:
+        topic: Where they go.
+        messages: Of one send.
+        now_ms: The log's time.
+        first_check_ms: How long after that a half message is first asked about, where it
+            does not say so itself.
     """
     ends = topic.next_offsets
     queues = len(ends)
@@ -69,7 +76,7 @@ def plan_send(
             queue_id = min(message.priority, queues - 1)
         else:
             queue_id = rotated
-        state, due_ms = _state(message, now_ms)
+        state, due_ms = _state(message, now_ms, first_check_ms)
         if state is MessageState.VISIBLE:
             queue_offset = taken.get(queue_id, ends[queue_id])
             taken[queue_id] = queue_offset + 1
@@ -92,9 +99,9 @@ def plan_send(
     return records
 
 
-def _state(message: NewMessage, now_ms: int) -> tuple[MessageState, int]:
+def _state(message: NewMessage, now_ms: int, first_check_ms: int) -> tuple[MessageState, int]:
     if message.message_type is MessageType.TRANSACTION:
-        return MessageState.HALF, now_ms + message.transaction_check_ms
+        return MessageState.HALF, now_ms + (message.transaction_check_ms or first_check_ms)
     if message.delivery_timestamp_ms > now_ms:
         return MessageState.DELAYED, message.delivery_timestamp_ms
     return MessageState.VISIBLE, 0

@@ -1,7 +1,9 @@
 """One shard: its machines put together, and the one door through which records change them.
 
                     ┌─ catalogue       topics, groups, kept values
-    apply(record) ──┼─ consumptions    who was delivered what, and until when
+                    ├─ consumptions    who was delivered what, and until when
+    apply(record) ──┼─ transactions    half messages
+                    ├─ timers          delayed messages
                     └─ message index   queue offset → position (the log's)
     rows ◀──────────── all of them, each under its own first byte
 
@@ -14,9 +16,10 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 
+from cosmodrome_server.core import timer
 from cosmodrome_server.core.catalogue import Catalogue, CatalogueRecord, TopicState
 from cosmodrome_server.core.consumption import Consumption, Consumptions
-from cosmodrome_server.core.machine import DirtyRow, Matcher, Row
+from cosmodrome_server.core.machine import NEVER_MS, DirtyRow, Matcher, Row
 from cosmodrome_server.core.matchers import Matchers
 from cosmodrome_server.core.message_group import FifoPlanner, MessageGroups
 from cosmodrome_server.core.offsets import start_offset
@@ -31,6 +34,14 @@ from cosmodrome_server.core.records import (
     SetOffset,
     record_at_ms,
 )
+from cosmodrome_server.core.timer import Timers
+from cosmodrome_server.core.transaction import (
+    EndTransaction,
+    TransactionRules,
+    Transactions,
+    TransactionTouch,
+)
+from cosmodrome_server.model import wire
 from cosmodrome_server.model.group import Group
 from cosmodrome_server.model.log import Log, MessageRecord, MessageState, RecordKind, Replayed
 from cosmodrome_server.model.queries import ANY_QUEUE
@@ -40,6 +51,13 @@ _CLOCK = Struct("<QQ")
 # Lease ids begin with the lease clock, so that ids handed out before a crash and lost
 # with it are not handed out again: a million of them a millisecond.
 _LEASE_ID_SHIFT = 20
+
+# Where messages lie differs between a log and its replay, what becomes of them does not.
+_NOT_STATE = frozenset((timer.UNCOPIED_KEY,))
+
+_CATALOGUE_PREFIXES = frozenset((b"N", b"T", b"G", b"K"))
+_TOUCHES = frozenset((RecordKind.TRANSACTION_CHECK, RecordKind.EXPIRE))
+OtherRecord = EndTransaction | TransactionTouch | timer.Fire | timer.Recall
 
 _DECODERS: dict[RecordKind, Callable[[bytes], ConsumptionRecord]] = {
     RecordKind.POP: Pop.decode,
@@ -59,12 +77,15 @@ class Shard:
 
     Args:
         log: Read from, and told what to index; never staged to.
+        rules: Of half messages.
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, rules: TransactionRules | None = None) -> None:
         self._log = log
         self.catalogue = Catalogue()
         self.consumptions = Consumptions(self.catalogue)
+        self.transactions = Transactions(rules)
+        self.timers = Timers()
         self.matchers = Matchers()
         self._message_groups = MessageGroups(log)
         self.lease_ms = 0
@@ -82,14 +103,20 @@ class Shard:
         """Take back the rows of a checkpoint, in any order."""
         later = []
         for key, value in rows:
-            if key[:1] == self.consumptions.row_prefix:
-                later.append((key, value))
-            elif key == _CLOCK_KEY:
+            if key == _CLOCK_KEY:
                 self.lease_ms, self.consumptions.last_lease_id = _CLOCK.unpack(value)
-            else:
+            elif key[:1] in _CATALOGUE_PREFIXES:
                 self.catalogue.restore(key, value)
+            else:
+                later.append((key, value))
         for key, value in later:
-            self.consumptions.restore(key, value)
+            if key[:1] == self.consumptions.row_prefix:
+                self.consumptions.restore(key, value)
+            elif key[:1] == self.timers.row_prefix:
+                self.timers.restore(key, value)
+            else:
+                self.transactions.restore(key, value)
+        self.transactions.restored()
 
     def replay(self, replayed: Replayed) -> None:
         """Apply one record of the log."""
@@ -127,6 +154,10 @@ class Shard:
                 record.queue_offset,
                 (position, record.tag_hash, record.store_timestamp_ms),
             )
+        elif record.state is MessageState.HALF:
+            self.transactions.apply_half(wire.message_id(record.system), record, position)
+        else:
+            self.timers.apply_delayed(record.due_ms, position)
 
     def append(
         self, topic: TopicState, queue_id: int, queue_offset: int, entry: tuple[int, int, int]
@@ -143,19 +174,43 @@ class Shard:
         decode = _DECODERS.get(kind)
         if decode is not None:
             self.consumptions.apply(decode(payload))
+        elif kind is RecordKind.END_TRANSACTION:
+            self.apply_other(EndTransaction.decode(payload))
+        elif kind in _TOUCHES:
+            self.apply_other(TransactionTouch.decode(kind, payload))
+        elif kind is RecordKind.TIMER_FIRE:
+            self.apply_other(timer.Fire.decode(payload))
+        elif kind is RecordKind.RECALL:
+            self.apply_other(timer.Recall.decode(payload))
         else:
             self.apply_catalogue(CatalogueRecord(kind, payload))
 
-    def apply_consumption(self, record: ConsumptionRecord) -> None:
-        """Apply a record of `core.records`."""
-        self.advance(record.at_ms)
-        self.consumptions.apply(record)
+    def apply_other(self, record: OtherRecord) -> None:
+        """Apply a record about half or delayed messages."""
+        match record:
+            case EndTransaction():
+                topic = self.catalogue.topics_by_id[record.topic_id]
+                self.transactions.apply_end(record)
+                if record.is_commit:
+                    self.append(
+                        topic,
+                        record.queue_id,
+                        record.queue_offset,
+                        (record.position, record.tag_hash, record.store_timestamp_ms),
+                    )
+            case TransactionTouch():
+                self.transactions.apply_touch(record)
+            case timer.Fire():
+                self.timers.apply_fire(record)
+            case timer.Recall():
+                self.timers.apply_recall(record)
 
     def apply_catalogue(self, record: CatalogueRecord) -> None:
         """Apply a record of `core.catalogue`."""
         number = self.catalogue.apply(record.kind, record.payload)
         if record.kind is RecordKind.TOPIC_DELETED:
             self.consumptions.drop_topic(number)
+            self.transactions.drop_topic(number)
             self._log.drop_queues(number)
         elif record.kind is RecordKind.GROUP_DELETED:
             self.consumptions.drop_group(number)
@@ -241,23 +296,32 @@ class Shard:
         yield _CLOCK_KEY, self._clock_row()
         yield from self.catalogue.rows()
         yield from self.consumptions.rows()
+        yield from self.transactions.rows()
+        yield from self.timers.rows()
 
     def dirty_rows(self) -> Iterator[DirtyRow]:
         """What changed since the last call."""
         yield _CLOCK_KEY, self._clock_row()
         yield from self.catalogue.dirty_rows()
         yield from self.consumptions.dirty_rows()
+        yield from self.transactions.dirty_rows()
+        yield from self.timers.dirty_rows()
 
     def _clock_row(self) -> bytes:
         return _CLOCK.pack(self.lease_ms, self.consumptions.last_lease_id)
 
     def state_hash(self) -> str:
-        """A digest of all rows; equal states have equal hashes."""
+        """A digest of all rows that are state; equal states have equal hashes."""
         digest = hashlib.blake2b(digest_size=16)
-        for key, value in sorted(self.rows()):
+        for key, value in sorted(row for row in self.rows() if row[0] not in _NOT_STATE):
             digest.update(len(key).to_bytes(4, "little") + key)
             digest.update(len(value).to_bytes(4, "little") + value)
         return digest.hexdigest()
+
+    def oldest_needed_position(self) -> int:
+        """The first message that retention must leave in the log, whatever its age."""
+        floors = (self.transactions.oldest_position(), self.timers.oldest_position())
+        return min((floor for floor in floors if floor is not None), default=NEVER_MS)
 
     def next_deadline_ms(self) -> int:
         """When `advance` next has something to do, on the lease clock."""

@@ -102,6 +102,51 @@ class Replayed(NamedTuple):
     message: MessageRecord | None
 
 
+class Loaded(Protocol):
+    """The delayed messages of one hour: columns in the order of due time and position."""
+
+    @property
+    def due_ms(self) -> Sequence[int]:
+        """When each is due."""
+
+    @property
+    def positions(self) -> Sequence[int]:
+        """Where the log has, or had, each."""
+
+    @property
+    def starts(self) -> Sequence[int]:
+        """Where the bucket has each; for `DelayedStore.read`."""
+
+
+class DelayedStore(Protocol):
+    """Copies of delayed messages by the hour; all calls block, one at a time, in any thread."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether copies are kept at all; else retention has to leave the originals."""
+
+    def hours(self) -> list[int]:
+        """The hours that have copies, in order."""
+
+    def append(self, delayed: Iterable[tuple[int, int, MessageRecord]]) -> None:
+        """Add (due ms, log position, message); durable after `sync`; raises OSError."""
+
+    def sync(self) -> None:
+        """Return when everything appended is durable; raises OSError."""
+
+    def load(self, hour: int) -> Loaded:
+        """What is due in an hour; raises OSError."""
+
+    def read(self, hour: int, start: int) -> MessageRecord:
+        """One message; raises CorruptFrame."""
+
+    def delete(self, hour: int) -> None:
+        """Remove the copies of an hour, if there are any; raises OSError."""
+
+    def close(self) -> None:
+        """Make everything durable and release it; raises OSError."""
+
+
 class QueueReader(Protocol):
     """Reading queues; what `core` needs of the log to filter and to deliver."""
 

@@ -119,6 +119,8 @@ class TimerBuckets:
         random_bytes: Makes salts.
     """
 
+    is_kept = True
+
     def __init__(
         self,
         files: Files,

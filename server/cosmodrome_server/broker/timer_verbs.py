@@ -1,0 +1,321 @@
+"""Delayed messages: taking them back, listing them, and putting them into their queues.
+
+    every turn   fire what is due · load the hour that comes · copy what only the log has
+                 into its buckets · delete the buckets of hours that are over
+
+Reading and writing buckets is the business of a thread (`broker.bucket_worker`); the
+messages that fire come from memory or the log, or were fetched from their bucket before.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+
+from cosmodrome_server.broker.bucket_worker import BucketWorker
+from cosmodrome_server.broker.transaction_verbs import TransactionVerbs
+from cosmodrome_server.core.machine import NEVER_MS
+from cosmodrome_server.core.timer import HOUR_MS, LOAD_AHEAD_MS, Fire, TimerEntry, hour_of
+from cosmodrome_server.errors import (
+    BadRequest,
+    CorruptFrame,
+    MessageNotFound,
+    OverloadedError,
+    StoreFull,
+    Unsupported,
+)
+from cosmodrome_server.model import wire
+from cosmodrome_server.model.log import DelayedStore, Loaded, MessageRecord, MessageState
+from cosmodrome_server.model.queries import Scheduled
+from cosmodrome_server.model.recall_handle import RecallHandle
+
+# What one turn of the loop fires, and takes into memory of a loaded hour.
+_FIRED_PER_TURN = 128
+_LOADED_PER_TURN = 4_096
+# Copying waits until so much time has passed or so many messages wait: most messages with
+# a short delay fire from the log and are never copied.
+_COPY_EVERY_MS = 60_000
+_COPY_AT = 8_192
+_COPIED_PER_JOB = 2_048
+# With no space for what is due, it waits this long before the next try.
+_RETRY_MS = 1_000
+# Messages one listing looks at.
+_LISTED_MAX = 4_096
+_ALL = 1 << 62
+
+
+class TimerVerbs(TransactionVerbs):
+    """Implements `Messaging.recall` and `Operations.scheduled`."""
+
+    def _open_timers(self, buckets: DelayedStore) -> None:
+        self._buckets = buckets
+        self._worker = BucketWorker()
+        self._fetched: dict[int, MessageRecord | None] = {}
+        self._loading: Iterator[TimerEntry] | None = None
+        self._load_hour = 0
+        self._load_copied = 0
+        self._copy_ms = self._clock.monotonic_ms() + _COPY_EVERY_MS
+        self._fire_resume_ms = 0
+        self._swept_hour = 0
+        # (frame, first position) of delayed messages that were not durable when last asked.
+        self._delayed_frames: deque[tuple[int, int]] = deque()
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether delayed messages are on their way between log, memory and buckets."""
+        return self._worker.is_busy or self._loading is not None
+
+    def oldest_needed_position(self) -> int:
+        """The first message that retention must leave in the log, whatever its age."""
+        return self._shard.oldest_needed_position()
+
+    def recall(self, topic: str, recall_handle: str) -> str:
+        """See `Messaging`."""
+        if not self._settings.is_recall_enabled:
+            raise Unsupported("recalling messages is switched off (delays.recall)")
+        state = self._topic(topic)
+        handle = self._recall_handles.open(recall_handle)
+        if handle.topic_id != state.topic_id:
+            raise BadRequest(f"recall handle is not of topic {topic}")
+        lease_ms = self._advance()
+        self._put_other(self._shard.timers.plan_recall(handle.due_ms, handle.position, lease_ms))
+        return handle.message_id
+
+    def scheduled(self, topic: str, max_messages: int) -> list[Scheduled]:
+        """See `Operations`. Hours that are not in memory are read while everybody waits."""
+        wanted = self._shard.catalogue.topic(topic).topic_id if topic else 0
+        found: list[Scheduled] = []
+        for entry in islice(self._soonest_first(), _LISTED_MAX):
+            if len(found) >= max_messages:
+                break
+            one = self._scheduled(entry, wanted)
+            if one is not None:
+                found.append(one)
+        return found
+
+    def _soonest_first(self) -> Iterator[TimerEntry]:
+        timers = self._shard.timers
+        for hour in timers.hours:
+            if timers.is_loaded(hour):
+                yield from timers.in_order(hour)
+                continue
+            entries = {entry.position: entry for entry in _entries(self._buckets.load(hour))}
+            for due_ms, position in timers.uncopied(_ALL):
+                if hour_of(due_ms) == hour:
+                    entries[position] = TimerEntry(due_ms, position, 0)
+            for entry in sorted(entries.values()):
+                if timers.is_pending(entry.due_ms, entry.position):
+                    yield entry
+
+    def _scheduled(self, entry: TimerEntry, wanted: int) -> Scheduled | None:
+        record = self._delayed_at(entry.position)
+        if record is None:
+            record = _fetch(self._buckets, [entry])[entry.position]
+        topic = None if record is None else self._shard.catalogue.topics_by_id.get(record.topic_id)
+        if record is None or topic is None or wanted not in {0, record.topic_id}:
+            return None
+        name = wire.message_id(record.system)
+        handle = RecallHandle(record.topic_id, entry.due_ms, entry.position, name)
+        return Scheduled(topic.topic.name, name, entry.due_ms, self._recall_handles.seal(handle))
+
+    def _delayed_at(self, position: int) -> MessageRecord | None:
+        try:
+            return self._log.read_position(position)
+        except (CorruptFrame, MessageNotFound):
+            return None
+
+    def _note_delayed(self, position: int) -> None:
+        lsn = self._log.open_lsn
+        if not self._delayed_frames or self._delayed_frames[-1][0] < lsn:
+            self._delayed_frames.append((lsn, position))
+
+    def _durable_before(self) -> int:
+        """Delayed messages below this position are durable."""
+        frames = self._delayed_frames
+        while frames and frames[0][0] <= self._log.durable_lsn:
+            frames.popleft()
+        return frames[0][1] if frames else _ALL
+
+    # Later
+
+    def _do_later(self) -> None:
+        super()._do_later()
+        timers = self._shard.timers
+        now_ms = self._now()
+        if timers.hours or timers.uncopied(1):
+            self._load(now_ms)
+            self._fire(now_ms)
+            self._copy()
+        self._sweep(now_ms)
+
+    def _fire(self, now_ms: int) -> None:
+        if now_ms < self._fire_resume_ms:
+            return
+        room = _FIRED_PER_TURN
+        while room > 0:
+            plan = self._shard.timers.plan_fire(now_ms, room, self._durable_before())
+            records = None if plan is None else self._due_records(plan.entries)
+            if plan is None or records is None:
+                return
+            try:
+                self._put_messages(list(self._placed(records, now_ms)))
+            except (StoreFull, OverloadedError):
+                self._fire_resume_ms = now_ms + _RETRY_MS
+                return
+            self._counters.lost_messages += plan.count - len(records)
+            self._put_other(Fire(self._advance(), plan.slot, plan.position, plan.count))
+            room -= max(1, len(plan.entries))
+        self._commit.touch()
+
+    def _due_records(self, entries: list[TimerEntry]) -> list[MessageRecord] | None:
+        """What the entries stand for; None while some are being fetched from their bucket."""
+        records = []
+        missing = []
+        for entry in entries:
+            record = self._delayed_at(entry.position)
+            if record is None and entry.position in self._fetched:
+                record = self._fetched[entry.position]
+            elif record is None:
+                missing.append(entry)
+            if record is not None:
+                records.append(record)
+        if not missing:
+            self._fetched.clear()
+            return records
+        if not self._worker.is_busy:
+            self._worker.run(partial(_fetch, self._buckets, missing), self._take_fetched)
+        return None
+
+    def _take_fetched(self, fetched: dict[int, MessageRecord | None]) -> None:
+        self._fetched = fetched
+        self._commit.touch()
+
+    def _placed(self, records: list[MessageRecord], now_ms: int) -> Iterator[MessageRecord]:
+        ends: dict[tuple[int, int], int] = {}
+        for record in records:
+            topic = self._shard.catalogue.topics_by_id.get(record.topic_id)
+            if topic is None:
+                continue
+            queue = (record.topic_id, record.queue_id)
+            queue_offset = ends.get(queue, topic.next_offsets[record.queue_id])
+            ends[queue] = queue_offset + 1
+            yield MessageRecord(
+                MessageState.VISIBLE,
+                *queue,
+                queue_offset,
+                record.tag_hash,
+                now_ms,
+                0,
+                record.system,
+                record.user,
+                record.body,
+            )
+
+    def _load(self, now_ms: int) -> None:
+        timers = self._shard.timers
+        if self._loading is not None:
+            entries = list(islice(self._loading, _LOADED_PER_TURN))
+            timers.add_loaded(entries, self._load_copied)
+            if len(entries) < _LOADED_PER_TURN:
+                self._loading = None
+                timers.end_load(self._load_hour)
+            self._commit.touch()
+            return
+        hour = timers.hour_to_load(now_ms)
+        if hour is None or self._worker.is_busy:
+            return
+        self._load_hour = hour
+        self._load_copied = timers.begin_load(hour)
+        if self._buckets.is_kept:
+            self._worker.run(partial(self._buckets.load, hour), self._take_loaded)
+        else:
+            timers.end_load(hour)
+
+    def _take_loaded(self, loaded: Loaded) -> None:
+        self._loading = _entries(loaded)
+        self._commit.touch()
+
+    def _copy(self) -> None:
+        timers = self._shard.timers
+        if self._worker.is_busy or not (self._buckets.is_kept and self._worker.is_writable):
+            return
+        waiting = timers.uncopied(_COPY_AT)
+        is_due = self._clock.monotonic_ms() >= self._copy_ms
+        if not waiting or not (is_due or len(waiting) >= _COPY_AT):
+            return
+        before = self._durable_before()
+        batch = [entry for entry in waiting[:_COPIED_PER_JOB] if entry[1] < before]
+        if not batch:
+            return
+        delayed = [
+            (due_ms, position, record)
+            for due_ms, position in batch
+            if timers.is_pending(due_ms, position)
+            and (record := self._delayed_at(position)) is not None
+        ]
+        job = partial(_append, self._buckets, delayed)
+        self._worker.run(job, partial(self._copied, batch[-1][1]), is_write=True)
+
+    def _copied(self, position: int, result: None) -> None:
+        del result
+        self._shard.timers.copied(position)
+        if not self._shard.timers.uncopied(1):
+            self._copy_ms = self._clock.monotonic_ms() + _COPY_EVERY_MS
+        self._commit.touch()
+
+    def _sweep(self, now_ms: int) -> None:
+        """Delete the buckets of hours whose last message fired an hour ago or earlier."""
+        hour = hour_of(now_ms)
+        if hour == self._swept_hour or self._worker.is_busy or not self._buckets.is_kept:
+            return
+        self._swept_hour = hour
+        first = min([hour - 1, *self._shard.timers.hours])
+        self._worker.run(partial(_delete_before, self._buckets, first), self._swept)
+
+    def _swept(self, result: None) -> None:
+        del result
+        self._commit.touch()
+
+    def _next_deadline_ms(self) -> int:
+        timers = self._shard.timers
+        first = super()._next_deadline_ms()
+        due_ms = timers.next_deadline_ms()
+        if due_ms != NEVER_MS:
+            due_ms = max(due_ms, self._fire_resume_ms)
+            first = min(first, self._look_again(self._until(due_ms)))
+        unloaded = [hour for hour in timers.hours[:2] if not timers.is_loaded(hour)]
+        if unloaded and not (self._worker.is_busy or self._loading):
+            load_ms = self._until(unloaded[0] * HOUR_MS - LOAD_AHEAD_MS)
+            first = min(first, self._look_again(load_ms))
+        if self._buckets.is_kept and self._worker.is_writable and timers.uncopied(1):
+            first = min(first, self._copy_ms)
+        # Never sooner than a millisecond: what cannot be done yet must not keep the loop busy.
+        return max(first, self._clock.monotonic_ms() + 1)
+
+
+def _entries(loaded: Loaded) -> Iterator[TimerEntry]:
+    return map(TimerEntry, loaded.due_ms, loaded.positions, loaded.starts)
+
+
+def _fetch(buckets: DelayedStore, entries: list[TimerEntry]) -> dict[int, MessageRecord | None]:
+    """In the thread: messages whose segments retention took; None for damaged ones."""
+    fetched: dict[int, MessageRecord | None] = {}
+    for entry in entries:
+        fetched[entry.position] = None
+        if entry.start:
+            try:
+                fetched[entry.position] = buckets.read(hour_of(entry.due_ms), entry.start)
+            except CorruptFrame:
+                continue
+    return fetched
+
+
+def _append(buckets: DelayedStore, delayed: list[tuple[int, int, MessageRecord]]) -> None:
+    buckets.append(delayed)
+    buckets.sync()
+
+
+def _delete_before(buckets: DelayedStore, hour: int) -> None:
+    for passed in buckets.hours():
+        if passed < hour:
+            buckets.delete(passed)

@@ -1,0 +1,185 @@
+"""What producers of delayed messages see."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from cosmodrome_server.broker.settings import BrokerSettings
+from cosmodrome_server.errors import BadRequest, MessageNotFound, OverloadedError, Unsupported
+from cosmodrome_server.model.message import MessageType, NewMessage
+from cosmodrome_server.model.topic import Topic, TopicType
+from cosmodrome_server.store.files import OsFiles
+from cosmodrome_server.store.timer_bucket import TimerBuckets
+from tests.support.broker_world import START_MS, Run, World, bodies, new_message
+
+HOUR_MS = 3_600_000
+
+
+def delayed(name: str, after_ms: int) -> NewMessage:
+    message = new_message(name.encode(), message_type=MessageType.DELAY)
+    message.delivery_timestamp_ms = START_MS + after_ms
+    return message
+
+
+async def begin(world: World, *delays_ms: int) -> list[str]:
+    """A topic with one message a delay, named by it; returns the recall handles."""
+    world.broker.create_topic(Topic("later", TopicType.DELAY, queues=1))
+    handles = []
+    for delay_ms in delays_ms:
+        (receipt,) = world.broker.send("later", [delayed(str(delay_ms), delay_ms)])
+        handles.append(receipt.recall_handle)
+    await world.settle()
+    return handles
+
+
+def test_a_delayed_message_comes_when_it_is_due_and_not_before(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world, 5_000, 1_000, 3_000)
+        for due_ms in (1_000, 3_000, 5_000):
+            await world.later(START_MS + due_ms - 1 - world.clocks.wall_ms)
+            assert world.receive("later", "billing") == []
+            await world.later(201)
+            assert bodies(world.receive("later", "billing")) == [b"%d" % due_ms]
+
+    run(scenario)
+
+
+def test_a_delivery_time_that_has_passed_means_at_once(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        assert await begin(world, -5_000, 0) == ["", ""]
+        assert bodies(world.receive("later", "billing")) == [b"-5000", b"0"]
+
+    run(scenario)
+
+
+def test_messages_of_many_hours_come_in_their_order(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        delays = [40 * 24 * HOUR_MS, HOUR_MS, 30 * HOUR_MS, 2 * HOUR_MS, 10]
+        await begin(world, *delays)
+        seen: list[bytes] = []
+        while len(seen) < len(delays):
+            await world.later(10 * 60_000)
+            for delivery in world.receive("later", "billing"):
+                seen.append(delivery.message.body)
+                world.broker.ack("billing", "later", delivery.receipt_handle)
+        assert seen == [b"%d" % delay for delay in sorted(delays)]
+
+    run(scenario)
+
+
+def test_what_came_due_while_the_broker_was_down_comes_at_once(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world, HOUR_MS, 50 * HOUR_MS, 100 * HOUR_MS)
+        before = world.broker.state_hash()
+        world.clocks.pass_ms(60 * HOUR_MS)
+        await world.restart()
+        assert world.broker.state_hash() == before
+        for _ in range(4):
+            await world.later(1)
+        assert bodies(world.receive("later", "billing")) == [
+            b"%d" % HOUR_MS,
+            b"%d" % (50 * HOUR_MS),
+        ]
+
+    run(scenario)
+
+
+def test_a_recalled_message_never_comes_and_recalling_it_again_says_so(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        handles = await begin(world, 1_000, 2_000)
+        assert world.broker.recall("later", handles[0]) == "1000"
+        with pytest.raises(MessageNotFound):
+            world.broker.recall("later", handles[0])
+        await world.restart()
+        await world.later(3_000)
+        assert bodies(world.receive("later", "billing")) == [b"2000"]
+        with pytest.raises(MessageNotFound):
+            world.broker.recall("later", handles[1])
+
+    run(scenario)
+
+
+def test_a_recall_handle_that_is_malformed_forged_or_of_another_topic_is_refused(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        (handle,) = await begin(world, 1_000)
+        for topic, text in (("orders", handle), ("later", "x"), ("later", handle[:-6] + "AAAA==")):
+            with pytest.raises(BadRequest):
+                world.broker.recall(topic, text)
+
+    run(scenario)
+
+
+def test_what_waits_is_listed_soonest_first_and_can_be_recalled_from_the_list(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world, 30 * HOUR_MS, 1_000, 2 * HOUR_MS)
+        listed = world.broker.scheduled("", 10)
+        assert [one.message_id for one in listed] == ["1000", str(2 * HOUR_MS), str(30 * HOUR_MS)]
+        assert listed[0].due_ms == START_MS + 1_000
+        world.broker.recall("later", listed[1].recall_handle)
+        assert len(world.broker.scheduled("later", 10)) == 2
+        assert len(world.broker.scheduled("later", 1)) == 1
+
+    run(scenario)
+
+
+def test_nothing_fires_before_it_is_durable(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world)
+        world.log.holding = True
+        world.broker.send("later", [delayed("a", 10)])
+        await world.settle()
+        await world.later(1_000)
+        world.kill()
+        await world.later(1_000)
+        assert world.receive("later", "billing") == []
+
+    run(scenario)
+
+
+def test_there_is_a_bound_and_a_switch() -> None:
+    async def main() -> None:
+        world = World(BrokerSettings(delayed_max=1, is_recall_enabled=False))
+        (handle,) = await begin(world, 1_000)
+        with pytest.raises(OverloadedError, match="pending_max"):
+            world.broker.send("later", [delayed("b", 1_000)])
+        with pytest.raises(Unsupported):
+            world.broker.recall("later", handle)
+        world.broker.abandon()
+
+    asyncio.run(main())
+
+
+def test_messages_copied_to_their_bucket_come_although_retention_took_the_log(
+    run: Run, tmp_path: Path
+) -> None:
+    async def until_idle(world: World) -> None:
+        for _ in range(1_000):
+            await world.settle()
+            if not world.broker.is_copying:
+                return
+            await asyncio.sleep(0.001)
+
+    async def scenario(world: World) -> None:
+        buckets = TimerBuckets(OsFiles(), tmp_path)
+        world.buckets = buckets
+        world.broker.abandon()
+        world.start(world.log.crashed())
+        await begin(world, 5 * HOUR_MS, 9 * HOUR_MS)
+        await world.later(60_000)
+        await until_idle(world)
+        assert len(buckets.hours()) == 2
+        assert world.broker.oldest_needed_position() > 1 << 40
+        world.log.forget_messages()
+        for _ in range(10):
+            await world.later(HOUR_MS)
+            await until_idle(world)
+            await world.later(1_000)
+            await until_idle(world)
+        names = bodies(world.receive("later", "billing"))
+        assert names == [b"%d" % (5 * HOUR_MS), b"%d" % (9 * HOUR_MS)]
+        await world.later(3 * HOUR_MS)
+        await until_idle(world)
+        assert TimerBuckets(OsFiles(), tmp_path).hours() == []
+
+    run(scenario)

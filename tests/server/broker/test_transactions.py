@@ -1,0 +1,161 @@
+"""What producers of transactional messages see."""
+
+import asyncio
+
+import pytest
+
+from cosmodrome_server.broker.settings import BrokerSettings
+from cosmodrome_server.errors import BadRequest, InvalidTransactionId, OverloadedError
+from cosmodrome_server.model.message import MessageType, NewMessage, StoredMessage
+from cosmodrome_server.model.topic import Topic, TopicType
+from tests.support.broker_world import Run, World, bodies, new_message
+
+
+class Producers:
+    """Those who are asked; `answers` says whether anybody is there."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.is_there = True
+
+    def check_transaction(self, message: StoredMessage, transaction_id: str) -> bool:
+        if self.is_there:
+            assert message.body
+            self.asked.append(transaction_id)
+        return self.is_there
+
+    def topic_changed(self, name: str) -> None:
+        pass
+
+    def group_changed(self, name: str) -> None:
+        pass
+
+    def lite_unsubscribed(self, client_id: str, group: str, lite_topic: str) -> None:
+        pass
+
+
+def half(name: str, check_ms: int = 0) -> NewMessage:
+    message = new_message(name.encode(), message_type=MessageType.TRANSACTION)
+    message.transaction_check_ms = check_ms
+    return message
+
+
+async def begin(world: World, *names: str, check_ms: int = 0) -> Producers:
+    producers = Producers()
+    world.broker.listen(producers)
+    world.broker.create_topic(Topic("money", TopicType.TRANSACTION, queues=1))
+    for name in names:
+        await world.send("money", half(name, check_ms))
+    return producers
+
+
+def end(world: World, name: str, *, commit: bool) -> None:
+    world.broker.end_transaction("money", name, commit=commit, from_check=False)
+
+
+def test_a_half_message_is_seen_when_it_is_committed_and_not_before(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world, "a", "b", "c")
+        assert world.receive("money", "billing") == []
+        end(world, "b", commit=True)
+        end(world, "a", commit=False)
+        await world.settle()
+        (seen,) = world.receive("money", "billing")
+        assert (seen.message.body, seen.message.queue_offset) == (b"b", 0)
+        assert [each.transaction_id for each in world.broker.transactions("money", 10)] == ["c"]
+
+    run(scenario)
+
+
+def test_the_same_resolution_again_is_fine_and_another_is_refused(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world, "a")
+        end(world, "a", commit=True)
+        end(world, "a", commit=True)
+        with pytest.raises(BadRequest):
+            end(world, "a", commit=False)
+        for name in ("unknown", " "):
+            with pytest.raises(InvalidTransactionId):
+                end(world, name, commit=True)
+        await world.settle()
+        assert bodies(world.receive("money", "billing")) == [b"a"]
+        assert world.broker.statistics().commits == {"money": 1}
+
+    run(scenario)
+
+
+def test_producers_are_asked_on_schedule_until_the_message_is_parked(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        producers = await begin(world, "a")
+        await world.later(5_999)
+        assert producers.asked == []
+        await world.later(1)
+        assert producers.asked == ["a"]
+        await world.later(29_999)
+        assert producers.asked == ["a"]
+        for _ in range(40):
+            await world.later(30_000)
+        assert producers.asked == ["a"] * 15
+        (parked,) = world.broker.transactions("", 10)
+        assert parked.is_parked
+        end(world, "a", commit=True)
+        await world.settle()
+        assert bodies(world.receive("money", "billing")) == [b"a"]
+
+    run(scenario)
+
+
+def test_a_check_nobody_could_be_asked_is_not_counted(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        producers = await begin(world, "a", check_ms=60_000)
+        producers.is_there = False
+        for _ in range(100):
+            await world.later(30_000)
+        producers.is_there = True
+        await world.later(30_000)
+        assert producers.asked == ["a"]
+        assert world.broker.transactions("", 10)[0].checks == 1
+
+    run(scenario)
+
+
+def test_an_expired_half_message_is_dropped(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world, "a")
+        await world.later(72 * 3_600_000)
+        with pytest.raises(InvalidTransactionId):
+            end(world, "a", commit=True)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_committed_first", [True, False])
+def test_half_messages_survive_a_restart(run: Run, is_committed_first: bool) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world, "a", "b")
+        if is_committed_first:
+            end(world, "a", commit=True)
+        await world.settle()
+        before = world.broker.state_hash()
+        await world.restart()
+        assert world.broker.state_hash() == before
+        if is_committed_first:
+            with pytest.raises(BadRequest):
+                end(world, "a", commit=False)
+        end(world, "a", commit=True)
+        end(world, "b", commit=False)
+        await world.settle()
+        assert bodies(world.receive("money", "billing")) == [b"a"]
+
+    run(scenario)
+
+
+def test_there_is_a_bound_of_open_transactions() -> None:
+    async def main() -> None:
+        world = World(BrokerSettings(transactions_max=1))
+        await begin(world, "a")
+        with pytest.raises(OverloadedError, match="open_max"):
+            world.broker.send("money", [half("b")])
+        world.broker.abandon()
+
+    asyncio.run(main())
