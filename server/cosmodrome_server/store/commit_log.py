@@ -188,7 +188,7 @@ class CommitLog:
         else:
             mend_tail(self._platform.files, self._directory, current, ending)
             file = self._reader.file(current.number)
-            self._set_segment(Segment(current, file, current.seed, file.size()))
+            self._set_segment(Segment(current, file, current.seed, *[file.size()] * 2))
             self._begin_frame(ending.offset)
         self._platform.background.every(_TICK_S, self._background.tick)
 
@@ -413,7 +413,7 @@ class CommitLog:
         base = self._segment.base
         staged_max = self._start + max(0, self._options.staged_bytes_max - bytes_writing)
         self._state_limit = base + self._segment.capacity
-        self._message_limit = base + min(self._segment.capacity, staged_max)
+        self._message_limit = base + min(self._segment.message_capacity, staged_max)
         if self._writer.failure is not None:
             self._message_limit = self._state_limit = -1
 
@@ -429,11 +429,11 @@ class CommitLog:
                 f"{self._options.staged_bytes_max}"
             )
         end = (self._position & OFFSET_MASK) + length
-        if end > self._segment.capacity and (self.has_staged or not self._roll()):
+        active = self._segment
+        capacity = active.message_capacity if is_message else active.capacity
+        if end > capacity and (self.has_staged or not self._roll()):
             is_refused = is_message and self._space.is_full
-            if is_refused or not self._space.extend(
-                self._segment, end, may_use_reserve=not is_message
-            ):
+            if is_refused or not self._space.extend(active, end, may_use_reserve=not is_message):
                 raise StoreFull("the disk is full: messages are refused until there is space")
         self._set_limits(self._writer.bytes_writing)
         # The bound of staged bytes was checked above, and one large message always fits it.
@@ -468,7 +468,7 @@ class CommitLog:
             created_ms=self._platform.clock.now_ms(),
         )
         self._queues.begin(header.number << segment.OFFSET_BITS)
-        self._set_segment(Segment(header, spare.file, header.seed, spare.capacity))
+        self._set_segment(Segment(header, spare.file, header.seed, *[spare.capacity] * 2))
         self._pending_spare = spare.path
         self._begin_frame(segment.HEADER_BYTES, self._writer.bytes_writing)
         # A state larger than the file must not make every segment end where it begins.

@@ -25,6 +25,7 @@ import logging
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +51,7 @@ class Damage(NamedTuple):
         segment: The number of the segment.
         start: The first byte of the damage in its file.
         end: One past the last; equal to `start` if nothing is there at all.
-        first_lsn: The first frame lost.
+        first_lsn: The first frame lost; 0 if unknown.
         last_lsn: The last frame lost; below `first_lsn` if none is.
         reason: What is wrong.
     """
@@ -224,7 +225,7 @@ class Replay:
         self._lsn = beginning.lsn
         self._durable_lsn = beginning.durable_lsn
         self._timestamp_ms = 0
-        self.damages: list[Damage] = []
+        self.damages = list(_missing(beginning.segments))
         self.ending: Ending | None = None
 
     def frames(self) -> Iterator[tuple[SegmentHeader, Found | None]]:
@@ -312,6 +313,14 @@ class Replay:
 _ZERO_BYTES = 1 << 20
 # Until the next good frame says which one it is.
 _UNKNOWN = (1 << 64) - 1
+
+
+def _missing(segments: list[SegmentHeader]) -> Iterator[Damage]:
+    """Gaps in the numbers of the segments; nothing but a lost file makes one."""
+    for header, following in pairwise(segments):
+        for number in range(header.number + 1, following.number):
+            yield Damage(number, 0, 0, 0, following.first_lsn - 1, "the segment is missing")
+            _log.error("segment_missing segment=%d", number)
 
 
 def mend_tail(files: Files, directory: Path, header: SegmentHeader, ending: Ending) -> None:

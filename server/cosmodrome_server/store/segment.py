@@ -82,12 +82,15 @@ class Segment:
         file: Its file.
         seed: See `SegmentHeader`.
         capacity: Bytes whose disk space is reserved.
+        message_capacity: How many of them messages may use: on a full disk the reserve goes to
+            state records.
     """
 
     header: SegmentHeader
     file: File
     seed: int
     capacity: int
+    message_capacity: int
 
     @property
     def number(self) -> int:

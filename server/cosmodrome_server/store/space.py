@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cosmodrome_server.store.files import File, Files
-from cosmodrome_server.store.segment import SPARE_NAME, Segment
+from cosmodrome_server.store.segment import OFFSET_MASK, SPARE_NAME, Segment
 
 _log = logging.getLogger(__name__)
 
@@ -131,10 +131,13 @@ class Space:
 
     def extend(self, segment: Segment, end: int, *, may_use_reserve: bool) -> bool:
         """Reserve the disk space of a segment up to byte `end`; False if the disk is full."""
+        if end > OFFSET_MASK:
+            return False  # A position could not name what lies there.
         wanted = end + self._segment_bytes // _GROWTH_PARTS
         for _ in range(2):
             try:
-                segment.file.allocate(segment.capacity, wanted - segment.capacity)
+                if wanted > segment.capacity:
+                    segment.file.allocate(segment.capacity, wanted - segment.capacity)
             except OSError as error:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
@@ -144,6 +147,8 @@ class Space:
                     return False
             else:
                 segment.capacity = wanted
+                if not self.is_full:
+                    segment.message_capacity = wanted
                 return True
         return False
 

@@ -1,0 +1,292 @@
+"""What the log does when the disk does not do its part."""
+
+from random import Random
+
+import pytest
+
+from cosmodrome_server.errors import CorruptFrame, MessageNotFound, StoreFailed, StoreFull
+from cosmodrome_server.store import segment
+from tests.support.log_world import DIRECTORY, INTERVAL, SMALL, World
+
+
+@pytest.mark.parametrize("seed", range(1_000))
+def test_after_a_failed_write_or_sync_nothing_is_acknowledged_ever_again(seed: int) -> None:
+    random = Random(seed)
+    world = World()
+    for _ in range(random.randint(0, 6)):
+        world.random_step(random)
+    acked_lsn = world.acked_lsn
+    if seed % 2:
+        world.disk.fail_sync_after = 0
+    else:
+        world.disk.fail_write_after = 0
+    world.send(0, b"doomed")
+
+    world.commit()
+
+    assert world.acked_lsn == acked_lsn
+    assert world.log.durable_lsn == acked_lsn
+    assert [type(error) for error in world.failed] == [OSError]
+    # Even when the disk is well again: nobody knows what it holds.
+    world.disk.fail_sync_after = world.disk.fail_write_after = None
+    syncs = world.disk.syncs
+    with pytest.raises(StoreFailed):
+        world.send(0, b"refused")
+    with pytest.raises(StoreFailed):
+        world.ack(b"refused")
+    assert not world.log.commit(lambda: pytest.fail("a false acknowledgement"))
+    world.log.close()
+    assert (world.disk.syncs, world.acked_lsn) == (syncs, acked_lsn)
+
+
+def test_a_failed_interval_sync_stops_the_log() -> None:
+    world = World(options=INTERVAL)
+    world.send(0, b"in the kernel")
+    world.commit()
+    world.disk.fail_sync_after = 0
+    world.clock.time_ms += 1_000
+
+    world.writer.tick()
+
+    assert len(world.failed) == 1
+    with pytest.raises(StoreFailed):
+        world.send(0, b"refused")
+
+
+def test_interval_syncs_once_per_interval_and_not_per_frame() -> None:
+    world = World(options=INTERVAL)
+    world.send(0, b"first")
+    world.commit()
+    syncs = world.disk.syncs
+    for _ in range(10):
+        world.send(0, b"more")
+        world.commit()
+    assert world.disk.syncs == syncs
+    world.clock.time_ms += 50
+    world.send(0, b"more")
+    world.commit()
+    assert world.disk.syncs == syncs + 1
+
+
+def test_a_sync_that_fails_while_a_checkpoint_is_saved_stops_the_log() -> None:
+    world = World(options=INTERVAL)
+    for _ in range(2):
+        world.ack(b"counter")
+        world.commit()
+    world.disk.fail_sync_after = 0
+
+    world.checkpoint()
+
+    assert world.checkpoints.saves == 0
+    assert len(world.failed) == 1
+
+
+def fill(world: World) -> int:
+    """Send until the disk is full; return how many messages were taken."""
+    for sent in range(10_000):
+        try:
+            world.send(0, b"x" * 400)
+        except StoreFull:
+            return sent
+        world.commit()
+    raise AssertionError("the disk never filled")
+
+
+def test_on_a_full_disk_messages_are_refused_and_everything_else_goes_on() -> None:
+    world = World()
+    world.disk.bytes_max = 60_000
+    world.background.tick()
+    sent = fill(world)
+
+    assert world.log.is_full
+    assert [offset for offset, _ in world.messages(1, 0)] == list(range(sent))
+    for count in range(20):
+        world.ack(b"counter")
+        world.commit()
+        assert world.counters[b"counter"] == count + 1
+    assert world.failed == []
+    with pytest.raises(StoreFull, match="the disk is full"):
+        world.send(0, b"x")
+
+
+def test_when_there_is_space_again_messages_are_taken_without_a_restart() -> None:
+    world = World()
+    world.disk.bytes_max = 60_000
+    world.background.tick()
+    sent = fill(world)
+    world.ack(b"counter")
+    world.commit()
+
+    world.disk.bytes_max = 120_000
+    world.background.tick()
+
+    world.send(0, b"welcome")
+    world.commit()
+    assert world.messages(1, 0)[-1] == (sent, b"welcome")
+    assert not world.log.is_full
+    assert world.killed().state() == world.state()
+
+
+def test_when_even_the_reserve_is_used_up_acknowledgements_are_refused_too() -> None:
+    world = World()
+    world.disk.bytes_max = 60_000
+    world.background.tick()
+    fill(world)
+
+    def acknowledge_for_ever() -> None:
+        for _ in range(10_000):
+            world.ack(b"counter")
+            world.commit()
+
+    with pytest.raises(StoreFull):
+        acknowledge_for_ever()
+    assert world.failed == []
+    assert world.killed().counters == world.counters
+
+
+def test_a_full_disk_loses_nothing_over_a_restart() -> None:
+    world = World()
+    world.disk.bytes_max = 40_000
+    fill(world)
+    world.ack(b"counter")
+    world.commit()
+
+    after = world.killed()
+
+    assert after.state() == world.state()
+
+
+def test_a_bad_sector_costs_the_messages_in_it_and_no_other() -> None:
+    world = World()
+    for n in range(10):
+        world.send(0, b"%d" % n * 600)
+        world.commit()
+    after = world.killed()
+    position = after.log.position(1, 0, 4)
+    name = segment.path_of(DIRECTORY, after.log.segments()[segment.segment_of(position) - 1]).name
+    start = segment.offset_of(position) + 300
+    after.disk.unreadable = (name, start, start + 1)
+
+    with pytest.raises(CorruptFrame, match="cannot be read"):
+        after.log.read(1, 0, 4)
+    assert after.log.read(1, 0, 6).body == b"6" * 600
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_flipped_bit_anywhere_costs_its_frame_and_is_reported(seed: int) -> None:
+    random = Random(seed)
+    world = World()
+    for n in range(30):
+        world.send(0, b"%02d" % n * 100)
+        world.commit()
+    disk = world.disk.killed()
+    header = random.choice(world.log.segments())
+    content = disk.content(segment.path_of(DIRECTORY, header))
+    used = len(bytes(content).rstrip(b"\0"))
+    at = random.randrange(used)
+    content[at] ^= 1 << random.randrange(8)
+    for name in disk.names(DIRECTORY):
+        # Without indexes all of the log is replayed; with them damage shows when it is read.
+        if name.endswith(".idx") and seed % 2:
+            disk.remove(DIRECTORY / name)
+
+    after = World(disk)
+
+    stored = after.messages(1, 0)
+    lost = [offset for offset in range(30) if (offset, b"%02d" % offset * 100) not in stored]
+    assert len(lost) <= 1
+    assert all(body is None for offset, body in stored if offset in lost)
+    if lost and lost != [29]:
+        is_replayed = seed % 2 or header is world.log.segments()[-1]
+        reported = [damage.segment for damage in after.log.damages]
+        assert reported == ([header.number] if is_replayed else [])
+        with pytest.raises((MessageNotFound, CorruptFrame)):
+            after.log.read(1, 0, lost[0])
+    after.send(0, b"next")
+    after.commit()
+    assert after.messages(1, 0)[-1][1] == b"next"
+
+
+def test_a_rotten_last_frame_that_was_known_durable_is_reported_and_not_cut_silently() -> None:
+    world = World()
+    for _ in range(3):
+        world.send(0, b"precious")
+        world.commit()
+    world.checkpoint()
+    world.send(0, b"precious too")
+    world.commit()
+    world.log.close()
+    disk = world.disk.killed()
+    content = disk.content(segment.path_of(DIRECTORY, world.log.segments()[-1]))
+    content[bytes(content).index(b"precious too")] ^= 1
+
+    after = World(disk, world.checkpoints.copy())
+
+    assert [(damage.first_lsn, damage.last_lsn) for damage in after.log.damages] == [(4, 4)]
+    assert after.log.open_lsn == 5
+
+
+def test_a_lost_segment_is_reported_and_the_rest_is_served() -> None:
+    world = World(options=SMALL)
+    for n in range(60):
+        world.send(0, b"%02d" % n * 200)
+        world.commit()
+    disk = world.disk.killed()
+    gone = world.log.segments()[1]
+    disk.remove(segment.path_of(DIRECTORY, gone))
+
+    after = World(disk)
+
+    stored = {offset for offset, body in after.messages(1, 0) if body is not None}
+    assert 0 in stored
+    assert 59 in stored
+    assert [damage.segment for damage in after.log.damages] == [gone.number]
+
+
+def test_a_damaged_index_found_while_running_is_made_again_from_the_messages() -> None:
+    world = World()
+    for n in range(60):
+        world.send(0, b"%02d" % n * 200)
+        world.commit()
+    world.checkpoint()
+    disk = world.disk.killed()
+    index = next(name for name in disk.names(DIRECTORY) if name.endswith(".idx"))
+    disk.content(DIRECTORY / index)[-1] ^= 1
+
+    after = World(disk, world.checkpoints.copy())
+
+    assert after.messages(1, 0) == world.messages(1, 0)
+
+
+def test_a_checkpoint_that_cannot_be_saved_is_saved_later_with_what_came_since() -> None:
+    world = World()
+    world.checkpoints.failing = True
+    world.ack(b"first")
+    world.commit()
+    world.checkpoint()
+    world.checkpoints.failing = False
+    world.ack(b"second")
+    world.commit()
+    world.checkpoint()
+
+    after = World(world.disk.killed(), world.checkpoints.copy())
+
+    assert after.counters == {b"first": 1, b"second": 1}
+
+
+def test_an_index_that_cannot_be_written_stays_in_memory_and_is_written_later() -> None:
+    world = World()
+    for n in range(60):
+        world.send(0, b"%02d" % n * 200)
+        world.commit()
+        if n == 20:
+            world.background.holding = True
+    failing, world.disk.fail_write_after = world.disk.fail_write_after, 0
+    world.background.release()
+    assert len(world.messages(1, 0)) == 60
+    world.disk.fail_write_after = failing
+    world.background.tick()
+
+    sealed = [header.number for header in world.log.segments()[:-1]]
+    written = [name for name in world.disk.names(DIRECTORY) if name.endswith(".idx")]
+    assert written == [f"{number:010d}.idx" for number in sealed]
