@@ -81,6 +81,8 @@ class Http2:
         self.socket.settimeout(WAIT_S)
         try:
             self.socket.connect(address)
+            if family == socket.AF_INET:
+                self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
                 self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         except OSError:

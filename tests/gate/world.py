@@ -98,10 +98,20 @@ class World:
         self.close()
 
 
+def state_of(world: World) -> dict[str, int]:
+    """What must be as it was when an attack is over."""
+    counters = world.statistics()
+    return {
+        name: counters[name] for name in ("calls", "bytes_inbound", "bytes_replies", "restarts")
+    }
+
+
 def endures(world: World, attack: Callable[[], None], rounds: int = 5) -> None:
     """Attack again and again: nothing crashes, nothing leaks, others are served all the while."""
     with world.client() as bystander:
         bystander.start("/test.Echo/HoldBidi")  # as clients do: this keeps it from being idle
+        world.wait_for(lambda look: look["seen"].get("open", 0) == 1)
+        before = state_of(world)
         after = []
         for number in range(rounds):
             attack()
@@ -110,9 +120,7 @@ def endures(world: World, attack: Callable[[], None], rounds: int = 5) -> None:
             assert time.monotonic() - began < 5
             world.wait_for(lambda look: look["statistics"]["connections"] == 1)
             world.wait_for(lambda look: look["statistics"]["bytes_replies"] == 0)
-            counters = world.statistics()
-            left = {"calls": 1, "bytes_inbound": 0, "bytes_replies": 0, "restarts": 0}
-            assert {name: counters[name] for name in left} == left
+            assert state_of(world) == before
             if number:  # the first round fills caches and pools
                 after.append(world.order("look")["rss_kib"])
     assert min(after[1:]) - after[0] < FLAT_KIB, f"memory after each round, KiB: {after}"

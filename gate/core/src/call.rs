@@ -9,17 +9,17 @@ use crate::frame::{Decompressor, Encoding, FrameError, FrameReader, Message};
 use crate::inbox::{Charge, Event, EventKind};
 use crate::metadata::{self, Metadata};
 use crate::reactor::Reactor;
-use crate::reply::{Responder, code, refuse_http};
+use crate::reply::{Responder, Tracked, code};
 use crate::statistics::up;
 use bytes::Bytes;
 use h2::RecvStream;
-use http::{Method, Request, StatusCode};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// What an event costs beside its bytes.
 const EVENT_BYTES: usize = 512;
@@ -27,6 +27,8 @@ const SLOWEST_BYTES_PER_S: u64 = 64 << 10;
 /// When this much waits for Python, small messages are copied out of the buffers they arrived in.
 const COMPACT_ABOVE_BYTES: u64 = 1 << 20;
 const COMPACT_UP_TO_BYTES: usize = 64 << 10;
+/// How long a request that is not gRPC may take before it is told so.
+const NOT_GRPC: Duration = Duration::from_millis(500);
 
 /// What is known of a call before its message is there.
 pub(crate) struct Arriving {
@@ -47,10 +49,10 @@ pub(crate) fn accept(
 ) {
     let (head, stream) = request.into_parts();
     if head.method != Method::POST {
-        return refuse_http(respond, connection, StatusCode::METHOD_NOT_ALLOWED);
+        return refuse_http(respond, connection, stream, StatusCode::METHOD_NOT_ALLOWED);
     }
     if !metadata::is_grpc(&head.headers) {
-        return refuse_http(respond, connection, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+        return refuse_http(respond, connection, stream, StatusCode::UNSUPPORTED_MEDIA_TYPE);
     }
     let statistics = &reactor.shared.statistics;
     let Some((method, kind)) = reactor.shared.method(head.uri.path()) else {
@@ -102,6 +104,37 @@ pub(crate) fn accept(
     }
 }
 
+/// Answer a request that is not gRPC when all of it is there, or has had its time.
+fn refuse_http(
+    mut respond: Responder,
+    connection: &Rc<Connection>,
+    mut body: RecvStream,
+    status: StatusCode,
+) {
+    let connection = connection.clone();
+    tokio::task::spawn_local(async move {
+        let discard = async {
+            while let Some(chunk) = body.data().await {
+                let Ok(chunk) = chunk else { return Err(()) };
+                let _ = body.flow_control().release_capacity(chunk.len());
+            }
+            Ok(())
+        };
+        if let Ok(Err(())) = timeout(NOT_GRPC, discard).await {
+            return;
+        }
+        let mut response = Response::new(());
+        *response.status_mut() = status;
+        response.headers_mut().insert("content-type", HeaderValue::from_static("text/plain"));
+        // An error means that the stream is gone: nobody is left to be told.
+        if let Ok(mut stream) = respond.send_response(response, false) {
+            let text =
+                Bytes::from_static(b"This port speaks gRPC: POST with content-type application/grpc\n");
+            let _ = stream.send_data(Tracked::new(text, &connection, None), true);
+        }
+    });
+}
+
 /// The request of a call is there: hand it to Python.
 fn arrived(reactor: &Rc<Reactor>, mut call: Arriving, mut message: Bytes, charge: Charge) {
     let waiting = reactor.shared.statistics.bytes_inbound.load(Relaxed);
@@ -112,9 +145,8 @@ fn arrived(reactor: &Rc<Reactor>, mut call: Arriving, mut message: Bytes, charge
         return reactor.refuse_busy(call.respond);
     };
     let waker = Waker::from(state.clone());
-    let mut cx = Context::from_waker(&waker);
-    if call.respond.poll_reset(&mut cx).is_ready() {
-        return;
+    if let Some(gone) = reset_of(&mut call.respond, &waker) {
+        return refuse(reactor, call, &gone);
     }
     let mut event = Event::new(EventKind::Call, state.id, call.method);
     event.message = message;
@@ -122,9 +154,19 @@ fn arrived(reactor: &Rc<Reactor>, mut call: Arriving, mut message: Bytes, charge
     reactor.hand_over(call, state, event);
 }
 
-fn refuse(reactor: &Reactor, call: Arriving, failure: &Failure) {
+/// Whether the stream is gone; else the waker hears of it.
+fn reset_of(respond: &mut Responder, waker: &Waker) -> Option<Failure> {
+    match respond.poll_reset(&mut Context::from_waker(waker)) {
+        Poll::Ready(reset) => Some(Failure::Gone { reset: reset.is_ok() }),
+        Poll::Pending => None,
+    }
+}
+
+fn refuse(reactor: &Reactor, mut call: Arriving, failure: &Failure) {
     let statistics = &reactor.shared.statistics;
-    match failure {
+    // A stream that was reset may look like one that ended too early.
+    let gone = reset_of(&mut call.respond, Waker::noop());
+    match gone.as_ref().unwrap_or(failure) {
         Failure::Gone { reset } => {
             up(&statistics.calls_cancelled);
             if *reset {

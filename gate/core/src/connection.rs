@@ -27,8 +27,6 @@ const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 const SEND_BUFFER_BYTES: usize = 256 << 10;
 const RESET_BURST_SECONDS: u64 = 10;
-/// Streams reset before they were looked at, in one read: more is an attack.
-const UNSEEN_RESETS: usize = 256;
 const STREAMS_PER_TURN: usize = 256;
 const FAREWELL: Duration = Duration::from_secs(1);
 /// Above the limit of waiting replies, those up to this size still pass, until twice the limit: a heartbeat
@@ -155,7 +153,10 @@ fn builder(limits: &Limits) -> server::Builder {
         .max_concurrent_streams(Limits::small(limits.streams_per_connection))
         .max_header_list_size(Limits::small(limits.header_bytes))
         .max_send_buffer_size(SEND_BUFFER_BYTES)
-        .max_pending_accept_reset_streams(UNSEEN_RESETS);
+        // Those reset before they were looked at, in one read.
+        .max_pending_accept_reset_streams(Limits::size(
+            limits.resets_per_s.saturating_mul(RESET_BURST_SECONDS),
+        ));
     builder
 }
 

@@ -7,7 +7,7 @@ use crate::metadata::percent_encoded;
 use bytes::{Buf, Bytes};
 use h2::SendStream;
 use h2::server::SendResponse;
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response};
 use std::any::Any;
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -180,18 +180,6 @@ fn write_status(headers: &mut HeaderMap, status: u8, text: &str) {
     }
     if let Ok(value) = HeaderValue::from_str(&percent_encoded(text)) {
         headers.insert("grpc-message", value);
-    }
-}
-
-/// Answer a request that is not gRPC.
-pub(crate) fn refuse_http(mut respond: Responder, connection: &Rc<Connection>, status: StatusCode) {
-    let mut response = Response::new(());
-    *response.status_mut() = status;
-    response.headers_mut().insert("content-type", HeaderValue::from_static("text/plain"));
-    // An error means that the stream is gone: nobody is left to be told.
-    if let Ok(mut stream) = respond.send_response(response, false) {
-        let text = Bytes::from_static(b"This port speaks gRPC: POST with content-type application/grpc\n");
-        let _ = stream.send_data(Tracked::new(text, connection, None), true);
     }
 }
 

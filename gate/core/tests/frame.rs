@@ -67,7 +67,8 @@ fn forged() -> impl Strategy<Value = Vec<u8>> {
     let flag = prop_oneof![8 => Just(0u8), 2 => Just(1u8), 1 => any::<u8>()];
     let lie = prop_oneof![12 => Just(0i64), 1 => -3i64..1_500, 1 => any::<u32>().prop_map(i64::from)];
     let frame = (flag, lie, vec(any::<u8>(), 0..40)).prop_map(|(flag, lie, message)| {
-        let length = u32::try_from((message.len() as i64 + lie).clamp(0, i64::from(u32::MAX))).unwrap_or(0);
+        let said = i64::try_from(message.len()).unwrap_or(0).saturating_add(lie);
+        let length = u32::try_from(said.clamp(0, i64::from(u32::MAX))).unwrap_or(0);
         let mut frame = vec![flag];
         frame.extend(length.to_be_bytes());
         frame.extend(message);
