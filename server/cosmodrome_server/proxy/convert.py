@@ -5,7 +5,12 @@ from typing import Literal
 
 from cosmodrome_proto import Duration, Timestamp
 from cosmodrome_proto import definition_pb2 as pb
-from cosmodrome_server.errors import BadRequest, MessageCorrupted, MessageTypeConflict
+from cosmodrome_server.errors import (
+    BadRequest,
+    IllegalMessageId,
+    MessageCorrupted,
+    MessageTypeConflict,
+)
 from cosmodrome_server.model.filter import EVERYTHING, Filter, FilterType
 from cosmodrome_server.model.message import MessageType, NewMessage
 from cosmodrome_server.proxy import validate
@@ -15,12 +20,13 @@ from cosmodrome_server.proxy.validate import MessageRules
 _NORMAL, _FIFO, _DELAY = MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY
 _LITE, _PRIORITY, _TRANSACTION = MessageType.LITE, MessageType.PRIORITY, MessageType.TRANSACTION
 
-# Fields of SystemProperties that only the server may fill; queue_id and store_host, which
-# are not `optional`, are looked at apart.
+# Fields of SystemProperties that only the server may fill.
 _SERVER_FIELDS: tuple[
     Literal[
         "store_timestamp",
+        "store_host",
         "receipt_handle",
+        "queue_id",
         "queue_offset",
         "invisible_duration",
         "delivery_attempt",
@@ -29,7 +35,9 @@ _SERVER_FIELDS: tuple[
     ...,
 ] = (
     "store_timestamp",
+    "store_host",
     "receipt_handle",
+    "queue_id",
     "queue_offset",
     "invisible_duration",
     "delivery_attempt",
@@ -110,34 +118,35 @@ def topic_of(messages: Sequence[pb.Message], names: Names) -> str:
 def _new_message(
     message: pb.Message, rules: MessageRules, names: Names, now_ms: int, peer: str
 ) -> NewMessage:
+    """Check and convert one message: the hot path, so what is not there costs one look."""
     body = message.body
-    validate.check_body(body, rules)
+    if not 0 < len(body) <= rules.body_bytes:
+        validate.check_body(body, rules)
     system = message.system_properties
     properties = message.user_properties
-    tag = system.tag
-    keys = tuple(system.keys)
-    if properties or tag or keys:
-        validate.check_properties(properties, tag, keys, rules)
+    tag, keys = system.tag, system.keys
+    # A slice, because a protobuf list iterates through Python.
+    texts = tuple(keys[:]) if keys else ()
+    if properties or tag or texts:
+        validate.check_properties(properties, tag, texts, rules)
     message_id = system.message_id
-    validate.check_message_id(message_id)
-    born = system.born_timestamp
+    if not message_id or message_id.isspace():
+        raise IllegalMessageId("the message has no message_id")
+    born, group = system.born_timestamp, system.message_group
+    born_ms = born.seconds * 1000 + born.nanos // 1_000_000
+    has = system.HasField
     converted = NewMessage(
-        message_id,
-        _NORMAL,
-        tag,
-        keys,
-        system.message_group,
-        0,
-        0,
-        "",
-        -1,
-        born.seconds * 1000 + born.nanos // 1_000_000,
-        b"",
-        b"",
-        body,
+        message_id, _NORMAL, tag, texts, group, 0, 0, "", -1, born_ms, b"", b"", body
     )
-    _type(converted, system, rules, names, now_ms)
-    if system.HasField("body_digest"):
+    if (
+        group
+        or system.message_type == pb.TRANSACTION
+        or has("delivery_timestamp")
+        or has("priority")
+        or has("lite_topic")
+    ):
+        _type(converted, system, rules, names, now_ms)
+    if has("body_digest"):
         validate.check_digest(system.body_digest, body)
     converted.system = _stored_system(system, converted.message_type, peer)
     if properties:
@@ -185,20 +194,30 @@ def _derived(message: NewMessage, *, is_half: bool, is_delayed: bool) -> Message
 
 
 def _stored_system(system: pb.SystemProperties, message_type: int, peer: str) -> bytes:
-    """The properties the producer decides, encoded; unknown fields go along."""
-    for name in _SERVER_FIELDS:
-        if system.HasField(name):
+    """The properties the producer decides, encoded; unknown fields go along.
+
+    Numbers and texts that are zero or empty need no clearing: the server writes its own
+    behind them. Java clients do send a queue_id.
+    """
+    has = system.HasField
+    if (
+        system.queue_id
+        or system.queue_offset
+        or system.delivery_attempt
+        or system.receipt_handle
+        or system.store_host
+        or has("store_timestamp")
+        or has("invisible_duration")
+        or has("dead_letter_queue")
+    ):
+        for name in _SERVER_FIELDS:
             system.ClearField(name)
-    if system.queue_id:
-        system.queue_id = 0
-    if system.store_host:
-        system.store_host = ""
     if system.message_type != message_type:
         system.message_type = pb.MessageType.ValueType(message_type)
-    if not system.born_host:
-        system.born_host = peer
     if not system.body_encoding:
         system.body_encoding = pb.IDENTITY  # Java clients log an error for none
+    if not system.born_host:
+        system.born_host = peer
     return system.SerializeToString()
 
 
@@ -207,4 +226,4 @@ def _stored_user(message: pb.Message) -> bytes:
     message.ClearField("topic")
     message.ClearField("system_properties")
     message.ClearField("body")
-    return message.SerializeToString(deterministic=True)
+    return message.SerializeToString()

@@ -16,7 +16,6 @@ from cosmodrome_server.errors import (
     BadRequest,
     IllegalDeliveryTime,
     IllegalMessageGroup,
-    IllegalMessageId,
     IllegalMessageKey,
     IllegalMessagePropertyKey,
     IllegalMessageTag,
@@ -148,10 +147,12 @@ def check_properties(
                 f"the message has {len(properties)} user properties, limits.user_properties "
                 f"allows {rules.user_properties}"
             )
-        if not RESERVED_PROPERTIES.isdisjoint(properties):
-            reserved = sorted(RESERVED_PROPERTIES.intersection(properties))
+        # Lists, because a protobuf map iterates through Python for values and items.
+        names = list(properties)
+        if not RESERVED_PROPERTIES.isdisjoint(names):
+            reserved = sorted(RESERVED_PROPERTIES.intersection(names))
             raise IllegalMessagePropertyKey(f"the property key {reserved[0]} is reserved")
-        text = "".join([*properties, *properties.values()])
+        text = "".join(names) + "".join([properties[name] for name in names])
         if not text.isprintable() and _find_control(text):
             raise IllegalMessagePropertyKey(
                 f"the property {_culprit(properties)!r} holds a control character"
@@ -179,16 +180,6 @@ def _check_tag(tag: str) -> None:
 
 def _culprit(properties: Mapping[str, str]) -> str:
     return next(k for k, v in properties.items() if _find_control(k) or _find_control(v))
-
-
-def check_message_id(message_id: str) -> None:
-    """Check that there is one; its form is the client's.
-
-    Raises:
-        IllegalMessageId
-    """
-    if not message_id or message_id.isspace():
-        raise IllegalMessageId("the message has no message_id")
 
 
 def check_recovery_duration(seconds: int, rules: MessageRules) -> None:

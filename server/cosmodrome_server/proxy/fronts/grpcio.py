@@ -27,6 +27,7 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 # What a stream may have waiting to be written; then the client is too slow.
 _STREAM_BUFFER_MESSAGES = 1024
 _END = object()
+_INTERNAL = "internal error; the server's log says more"
 
 
 class GrpcioFront:
@@ -57,17 +58,24 @@ class GrpcioFront:
         self._loop = asyncio.get_running_loop()
         self._server = grpc.aio.server(options=_options(self._config))
         self._server.add_generic_rpc_handlers((_Handlers(self._routes, self._peer_of),))
+        try:
+            await self._open(self._server)
+        except OSError:
+            await self._server.stop(None)
+            raise
+
+    async def _open(self, server: grpc.aio.Server) -> None:
         mode = self._config.tls.mode
         host, port = self._address
         if mode == "auto":
             plain = self._listen("127.0.0.1", 0, tls=False)
             tls = self._listen("127.0.0.1", 0, tls=True)
-            await self._server.start()
+            await server.start()
             self._splitter = Splitter(plain_port=plain, tls_port=tls, limits=self._config.limits)
             self._address = (host, await self._splitter.start(host, port))
         else:
             self._address = (host, self._listen(host, port, tls=mode == "required"))
-            await self._server.start()
+            await server.start()
 
     def _listen(self, host: str, port: int, *, tls: bool) -> int:
         assert self._server is not None
@@ -172,7 +180,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
     def _unary(self, handler: Handler) -> Callable[..., Any]:
         async def serve(request: bytes, context: Any) -> bytes:  # noqa: ANN401 - grpc's
             call = _GrpcioCall(request, context, self._peer_of)
-            handler(call)
+            _guarded(call, handler)
             await call.answered()
             if call.status is not GrpcStatus.OK:
                 await context.abort(_CODES[call.status], call.details)
@@ -183,7 +191,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
     def _server_stream(self, handler: Handler) -> Callable[..., Any]:
         async def serve(request: bytes, context: Any) -> None:  # noqa: ANN401 - grpc's
             call = _GrpcioCall(request, context, self._peer_of)
-            handler(call)
+            _guarded(call, handler)
             await call.answered()
             try:
                 for message in call.messages:
@@ -199,7 +207,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
     def _bidi(self, handler: Handler) -> Callable[..., Any]:
         async def serve(requests: AsyncIterator[bytes], context: Any) -> None:  # noqa: ANN401 - grpc's
             call = _GrpcioStream(context, self._peer_of)
-            handler(call)
+            _guarded(call, handler)
             try:
                 async with asyncio.TaskGroup() as group:
                     reader = group.create_task(_read(requests, call))
@@ -212,6 +220,15 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
                 await context.abort(_CODES[call.status], call.details)
 
         return serve
+
+
+def _guarded(call: "_GrpcioCall", handler: Handler) -> None:
+    """A handler's bug ends its call, without details."""
+    try:
+        handler(call)
+    except Exception:
+        _log.exception("a handler failed")
+        call.finish(GrpcStatus.INTERNAL, _INTERNAL)
 
 
 async def _read(requests: AsyncIterator[bytes], call: "_GrpcioStream") -> None:
@@ -362,7 +379,7 @@ class _GrpcioStream(_GrpcioCall):
             self._on_message(message)
         except Exception:
             _log.exception("a stream's handler failed")
-            self.finish(GrpcStatus.INTERNAL, "internal error; the server's log says more")
+            self.finish(GrpcStatus.INTERNAL, _INTERNAL)
 
     def send(self, message: bytes) -> bool:
         """Queue one message; False when gone, ended, or the client is too slow."""
