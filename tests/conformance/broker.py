@@ -177,7 +177,7 @@ class GivenServer:
         if max_attempts:
             arguments += ["-r", str(max_attempts - 1)]
         if lite_topic_of:
-            arguments += ["-a", f"+lite.bind.topic={lite_topic_of}"]
+            arguments += ["--attributes", f"+lite.bind.topic={lite_topic_of}"]
         await self._run("raw", *arguments)
 
     async def _run(self, *arguments: str) -> None:
@@ -205,11 +205,15 @@ def _control(endpoint: str, name: str, request: object) -> None:
     """One call of the Control service, as `cosmodrome topic create` and its like make it."""
     method = next(m for m in methods("cosmodrome.v1.Control") if m.name == name)
     with grpc.insecure_channel(endpoint) as channel:
-        response = channel.unary_unary(
+        call = channel.unary_unary(
             method.path,
             request_serializer=method.request.SerializeToString,
             response_deserializer=method.response.FromString,
-        )(request, timeout=10, metadata=(("x-mq-client-id", "conformance"),))
+        )
+        try:
+            response = call(request, timeout=10, metadata=(("x-mq-client-id", "conformance"),))
+        except grpc.RpcError as error:
+            raise ServerFailed(f"{name}: {error.code().name}: {error.details()}") from None
     if response.HasField("status") and response.status.code != 20_000:
         raise ServerFailed(f"{name}: {response.status.code} {response.status.message}")
 

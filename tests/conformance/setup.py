@@ -31,9 +31,10 @@ BUILD_SECONDS_MAX = 900
 
 @dataclass(frozen=True)
 class Program:
-    """How a driver is started."""
+    """How a driver is started, and the folder with what it was built from."""
 
     command: tuple[str, ...]
+    folder: Path
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -69,7 +70,7 @@ def _python() -> Program:
         version("rocketmq-python-client")
     except PackageNotFoundError:
         raise Unavailable("no Python client here: pip install rocketmq-python-client") from None
-    return Program((sys.executable, str(CLIENTS / "python" / "driver.py")))
+    return Program((sys.executable, str(CLIENTS / "python" / "driver.py")), CLIENTS)
 
 
 def _build_node(folder: Path) -> None:
@@ -108,7 +109,7 @@ def _java_program(folder: Path) -> Program:
     # Small heaps and the cheap collector and compiler: five clients and a server share two cores.
     frugal = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
     classpath = f"{folder / 'classes'}:{folder / 'lib'}/*"
-    return Program(("java", *frugal, "-cp", classpath, "Driver", client_version))
+    return Program(("java", *frugal, "-cp", classpath, "Driver", client_version), folder)
 
 
 BUILDS: dict[str, Callable[[Path], None]] = {
@@ -118,10 +119,10 @@ BUILDS: dict[str, Callable[[Path], None]] = {
     "rust": _build_rust,
 }
 PROGRAMS: dict[str, Callable[[Path], Program]] = {
-    "node": lambda folder: Program(("node", str(folder / "driver.js"))),
+    "node": lambda folder: Program(("node", str(folder / "driver.js")), folder),
     "java": _java_program,
-    "go": lambda folder: Program((str(folder / "driver"),)),
-    "rust": lambda folder: Program((str(folder / "driver"),)),
+    "go": lambda folder: Program((str(folder / "driver"),), folder),
+    "rust": lambda folder: Program((str(folder / "driver"),), folder),
 }
 
 

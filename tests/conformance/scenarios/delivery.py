@@ -3,12 +3,12 @@
 import asyncio
 import time
 
+from cosmodrome_proto import definition_pb2 as code
 from tests.conformance.bench import Bench, refused, scenario, who
 from tests.conformance.client import Producer, PushConsumer, SimpleConsumer, everything
 from tests.conformance.driver import Incoming, Outgoing
 from tests.conformance.languages import ASYNC_SEND, PUSH
 
-ILLEGAL_DELIVERY_TIME = 40007
 LATE_SECONDS_MAX = 5.0
 CHECK_SECONDS_MAX = 75.0
 QUIET_SECONDS = 6.0
@@ -113,7 +113,7 @@ async def delayed_too_far(bench: Bench) -> str:
     days = 41 if bench.broker.is_ours else 2
     far = (int(time.time()) + days * 86_400) * 1000
     late = producer.send(Outgoing(topic, b"much later", delivery_at_ms=far))
-    return who(await refused(late, ILLEGAL_DELIVERY_TIME))
+    return who(await refused(late, code.ILLEGAL_DELIVERY_TIME))
 
 
 async def _transactions(bench: Bench, resolution: str, checker: str, *, arrive: bool) -> None:

@@ -1,9 +1,9 @@
 """6.4 Filters: tags and SQL92, on the server's side of the wire."""
 
+from cosmodrome_proto import definition_pb2 as code
 from tests.conformance.bench import Bench, refused, scenario, who
 from tests.conformance.client import Producer
 from tests.conformance.driver import Filter, Incoming, Outgoing
-from tests.conformance.scenarios.limits import ILLEGAL_MESSAGE_TAG
 
 QUIET_SECONDS = 6.0
 
@@ -77,7 +77,9 @@ async def spaces(bench: Bench) -> None:
 async def tag_of_bars(bench: Bench) -> str:
     topic = await bench.topic()
     producer = await bench.connection.producer(topic)
-    return who(await refused(producer.send(Outgoing(topic, b"x", tag="A||B")), ILLEGAL_MESSAGE_TAG))
+    return who(
+        await refused(producer.send(Outgoing(topic, b"x", tag="A||B")), code.ILLEGAL_MESSAGE_TAG)
+    )
 
 
 @scenario("F-9", "a tag that is literally `*` through `*`")
@@ -89,7 +91,9 @@ async def tag_star(bench: Bench) -> None:
 async def blank_tag(bench: Bench) -> str:
     topic = await bench.topic()
     producer = await bench.connection.producer(topic)
-    return who(await refused(producer.send(Outgoing(topic, b"x", tag="  ")), ILLEGAL_MESSAGE_TAG))
+    return who(
+        await refused(producer.send(Outgoing(topic, b"x", tag="  ")), code.ILLEGAL_MESSAGE_TAG)
+    )
 
 
 @scenario("F-12", "tags Aa and BB, of one Java hash, through `BB`: only BB", short=True)

@@ -3,20 +3,19 @@
 import dataclasses
 import time
 
+from cosmodrome_proto import definition_pb2 as code
 from tests.conformance.bench import Bench, refused, scenario, who
 from tests.conformance.client import Producer, everything
 from tests.conformance.driver import Outgoing
 
 KIB = 1024
 MIB = 1024 * KIB
-ILLEGAL_MESSAGE_TAG = 40005
-ILLEGAL_MESSAGE_KEY = 40006
-ILLEGAL_MESSAGE_PROPERTY_KEY = 40009
-BAD_REQUEST = 40000
-PROPERTIES_TOO_LARGE = 43101
-BODY_TOO_LARGE = 41301
-MESSAGE_BODY_EMPTY = 41302
-TOO_LARGE = (PROPERTIES_TOO_LARGE, ILLEGAL_MESSAGE_TAG, ILLEGAL_MESSAGE_KEY, BAD_REQUEST)
+TOO_LARGE = (
+    code.MESSAGE_PROPERTIES_TOO_LARGE,
+    code.ILLEGAL_MESSAGE_TAG,
+    code.ILLEGAL_MESSAGE_KEY,
+    code.BAD_REQUEST,
+)
 
 
 async def _producer(bench: Bench, kind: str = "normal") -> tuple[Producer, Outgoing]:
@@ -46,7 +45,7 @@ async def _arrives(bench: Bench, **change: object) -> None:
 
 @scenario("M-1/2", "an empty body is refused")
 async def empty_body(bench: Bench) -> str:
-    return await _refused(bench, MESSAGE_BODY_EMPTY, BAD_REQUEST, body=b"")
+    return await _refused(bench, code.MESSAGE_BODY_EMPTY, code.BAD_REQUEST, body=b"")
 
 
 @scenario("M-3/4", "an empty topic is refused")
@@ -56,7 +55,7 @@ async def empty_topic(bench: Bench) -> str:
 
 @scenario("M-5/6", "an empty tag is refused")
 async def empty_tag(bench: Bench) -> str:
-    return await _refused(bench, ILLEGAL_MESSAGE_TAG, tag="")
+    return await _refused(bench, code.ILLEGAL_MESSAGE_TAG, tag="")
 
 
 @scenario("B-1", "a body of spaces arrives")
@@ -86,7 +85,7 @@ async def keys_at_limit(bench: Bench) -> None:
 
 @scenario("K-3", "a key with U+0000 is refused")
 async def key_with_nul(bench: Bench) -> str:
-    return await _refused(bench, ILLEGAL_MESSAGE_KEY, keys=("a\0b",))
+    return await _refused(bench, code.ILLEGAL_MESSAGE_KEY, keys=("a\0b",))
 
 
 @scenario("K-4/5", "Chinese keys, several of them, arrive")
@@ -106,12 +105,12 @@ async def tag_at_limit(bench: Bench) -> None:
 
 @scenario("T-3", "a tag with U+0000 is refused")
 async def tag_with_nul(bench: Bench) -> str:
-    return await _refused(bench, ILLEGAL_MESSAGE_TAG, tag="a\0b")
+    return await _refused(bench, code.ILLEGAL_MESSAGE_TAG, tag="a\0b")
 
 
 @scenario("T-4", "a tag with a vertical bar is refused")
 async def tag_with_bar(bench: Bench) -> str:
-    return await _refused(bench, ILLEGAL_MESSAGE_TAG, tag="a|b")
+    return await _refused(bench, code.ILLEGAL_MESSAGE_TAG, tag="a|b")
 
 
 @scenario("T-5", "a Chinese tag arrives")
@@ -146,13 +145,13 @@ async def properties_too_large(bench: Bench) -> str:
 @scenario("U-5", "a control character in a property is refused")
 async def property_with_control(bench: Bench) -> str:
     return await _refused(
-        bench, ILLEGAL_MESSAGE_PROPERTY_KEY, BAD_REQUEST, properties={"name": "a\1b"}
+        bench, code.ILLEGAL_MESSAGE_PROPERTY_KEY, code.BAD_REQUEST, properties={"name": "a\1b"}
     )
 
 
 @scenario("U-6", "a property with the system's name UNIQ_KEY is refused")
 async def property_of_system(bench: Bench) -> str:
-    return await _refused(bench, ILLEGAL_MESSAGE_PROPERTY_KEY, properties={"UNIQ_KEY": "mine"})
+    return await _refused(bench, code.ILLEGAL_MESSAGE_PROPERTY_KEY, properties={"UNIQ_KEY": "mine"})
 
 
 @scenario("U-7", "properties, tag and keys over 16 KiB together are refused")
@@ -205,7 +204,9 @@ async def _body_at_limit(bench: Bench, kind: str) -> str:
     transaction = "rollback" if kind == "transaction" else None
     await producer.send(dataclasses.replace(message, body=bytes(4 * MIB)), transaction=transaction)
     over = dataclasses.replace(message, body=bytes(4 * MIB + 1))
-    return who(await refused(producer.send(over, transaction=transaction), BODY_TOO_LARGE))
+    return who(
+        await refused(producer.send(over, transaction=transaction), code.MESSAGE_BODY_TOO_LARGE)
+    )
 
 
 @scenario("S-9", "a normal body of 4 MiB with 16 KiB of properties arrives")

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
+from cosmodrome_proto import definition_pb2 as code
 from tests.conformance.bench import Bench, OwnBench, refused, scenario, who
 from tests.conformance.certificates import Certificate, issued
 from tests.conformance.client import Connection, Producer, everything
@@ -12,7 +13,6 @@ from tests.conformance.driver import DriverDied, Outgoing, Refused
 from tests.conformance.languages import PUSH, TLS, TLS_SWITCH
 from tests.conformance.scenarios.delivery import collect, consumer_of
 
-UNAUTHORIZED = 40100
 WORKING_AGAIN_SECONDS_MAX = 15.0
 DRAIN_SECONDS_MAX = 10.0
 
@@ -117,7 +117,7 @@ async def _turned_away(bench: Bench, credentials: tuple[str, str] | None, kind: 
                 producer = await own.connection.producer(topic)
                 await producer.send(Outgoing(topic, b"never"))
 
-        return who(await refused(attempt(), UNAUTHORIZED))
+        return who(await refused(attempt(), code.UNAUTHORIZED))
 
 
 @scenario("PR-2", "a producer with a wrong access key is refused")

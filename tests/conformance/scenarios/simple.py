@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 
+from cosmodrome_proto import definition_pb2 as code
 from tests.conformance.bench import Bench, refused, scenario, who
 from tests.conformance.client import SimpleConsumer, everything
 from tests.conformance.driver import Incoming, Outgoing
@@ -10,7 +11,6 @@ from tests.conformance.languages import CHANGE_INVISIBLE
 from tests.conformance.scenarios.delivery import QUIET_SECONDS, send_numbered
 from tests.conformance.scenarios.ordered import send_groups
 
-INVALID_RECEIPT_HANDLE = 40013
 SHORTEST_MS = 10_000
 LATENESS_SECONDS_MAX = 6.0  # a long poll that just began may be what finds it
 
@@ -128,7 +128,7 @@ async def late_ack(bench: Bench) -> str:
     await producer.send(Outgoing(topic, b"slow"))
     (first,) = await consumer.take(1, within=20, ack=False, invisible_ms=SHORTEST_MS)
     await asyncio.sleep(SHORTEST_MS / 1000 + 1)
-    refusal = await refused(consumer.ack(first), INVALID_RECEIPT_HANDLE)
+    refusal = await refused(consumer.ack(first), code.INVALID_RECEIPT_HANDLE)
     (again,) = await consumer.take(1, within=20)
     assert again.message_id == first.message_id
     assert again.attempt == 2, again.attempt
@@ -192,7 +192,7 @@ async def changed_after_ack(bench: Bench) -> str:
     await producer.send(Outgoing(topic, b"done"))
     (message,) = await consumer.take(1, within=20)
     change = consumer.change_invisible(message, 20_000)
-    return who(await refused(change, INVALID_RECEIPT_HANDLE))
+    return who(await refused(change, code.INVALID_RECEIPT_HANDLE))
 
 
 @scenario("A-16", "300 messages by receive(30): at most 32 a time, none twice")

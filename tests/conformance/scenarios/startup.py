@@ -2,13 +2,11 @@
 
 import asyncio
 
+from cosmodrome_proto import definition_pb2 as code
 from tests.conformance.bench import Bench, refused, scenario, who
 from tests.conformance.client import everything
 from tests.conformance.languages import MAX_ATTEMPTS, MILLISECONDS, PUSH
 
-TOPIC_MISSING = 40402
-ILLEGAL_CONSUMER_GROUP = 40004
-ILLEGAL_INVISIBLE_TIME = 40010
 NOBODY_LISTENS = "127.0.0.1:1"  # a reserved port
 RESERVED_GROUP = "DEFAULT_CONSUMER"
 
@@ -40,7 +38,7 @@ async def push_missing_topic(bench: Bench) -> str:
     async with bench.without_auto_create() as strictly:
         group = await strictly.group()
         started = strictly.connection.push(group, everything("no-such-topic"))
-        return who(await refused(started, TOPIC_MISSING))
+        return who(await refused(started, code.TOPIC_NOT_FOUND))
 
 
 @scenario("PC-6", "a push consumer without a group does not start", PUSH)
@@ -95,14 +93,14 @@ async def receive_very_many(bench: Bench) -> None:
 async def invisible_too_small(bench: Bench) -> str:
     consumer = await bench.connection.simple(await bench.group(), everything(await bench.topic()))
     milliseconds = 9_999 if bench.language.has(MILLISECONDS) else 9_000
-    return who(await refused(consumer.receive(1, milliseconds), ILLEGAL_INVISIBLE_TIME))
+    return who(await refused(consumer.receive(1, milliseconds), code.ILLEGAL_INVISIBLE_TIME))
 
 
 @scenario("SC-11", "an invisible duration of 12 h and 1 ms is too large")
 async def invisible_too_large(bench: Bench) -> str:
     consumer = await bench.connection.simple(await bench.group(), everything(await bench.topic()))
     over = 1 if bench.language.has(MILLISECONDS) else 1_000
-    return who(await refused(consumer.receive(1, 43_200_000 + over), ILLEGAL_INVISIBLE_TIME))
+    return who(await refused(consumer.receive(1, 43_200_000 + over), code.ILLEGAL_INVISIBLE_TIME))
 
 
 @scenario("SC-12", "waiting 10 s on an empty topic returns after 10 to 20 s with nothing")
@@ -135,7 +133,9 @@ async def producer_without_attempts(bench: Bench) -> str:
 @scenario("PR-10", "a producer of a topic that does not exist does not start")
 async def producer_missing_topic(bench: Bench) -> str:
     async with bench.without_auto_create() as strictly:
-        return who(await refused(strictly.connection.producer("no-such-topic"), TOPIC_MISSING))
+        return who(
+            await refused(strictly.connection.producer("no-such-topic"), code.TOPIC_NOT_FOUND)
+        )
 
 
 @scenario("PR-11", "a producer with the same topic twice starts")
@@ -149,7 +149,7 @@ async def producer_one_topic_missing(bench: Bench) -> str:
     async with bench.without_auto_create() as strictly:
         topic = await strictly.topic()
         started = strictly.connection.producer(topic, "no-such-topic")
-        return who(await refused(started, TOPIC_MISSING))
+        return who(await refused(started, code.TOPIC_NOT_FOUND))
 
 
 @scenario("PR-14", "a producer without topics starts")
