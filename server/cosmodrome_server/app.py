@@ -15,11 +15,13 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import util
+from pathlib import Path
 
-from cosmodrome_server.broker.local_broker import LocalBroker
+from cosmodrome_server.broker.local_broker import Attachments, LocalBroker
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.clock import Clock, SystemClock
 from cosmodrome_server.config import Config, ConfigError
+from cosmodrome_server.core.transaction import TransactionRules
 from cosmodrome_server.errors import StoreError
 from cosmodrome_server.model.log import Log
 from cosmodrome_server.proxy import service
@@ -36,11 +38,14 @@ from cosmodrome_server.proxy.security.directory import Directory
 from cosmodrome_server.proxy.security.guard import Guard
 from cosmodrome_server.proxy.sessions import Sessions
 from cosmodrome_server.proxy.tls import Certificates
-from cosmodrome_server.store import opening
+from cosmodrome_server.store import opening, timer_bucket
 from cosmodrome_server.store.commit_log import CommitLog
 from cosmodrome_server.store.figures import StoreFigures, figures_of
+from cosmodrome_server.store.files import OsFiles
 from cosmodrome_server.store.group_commit import parse_durability
+from cosmodrome_server.store.key_index import KeyIndex
 from cosmodrome_server.store.platform import LogOptions
+from cosmodrome_server.store.timer_bucket import TimerBuckets
 
 _log = logging.getLogger(__name__)
 
@@ -114,7 +119,9 @@ async def start(config: Config, log: Log, clock: Clock) -> App:
         if not failure.done():
             failure.set_result(error)
 
-    broker = LocalBroker(log, clock, broker_settings(config), on_fatal)
+    broker = LocalBroker(
+        log, clock, broker_settings(config), on_fatal, _attachments(config, log)
+    )
     sessions = Sessions(broker, clock, config)
     sessions.restore()
     certificates = Certificates(config) if config.tls.mode != "off" else None
@@ -208,6 +215,18 @@ def make_front(
     return GrpcioFront(table, config, certificates)
 
 
+def _attachments(config: Config, log: Log) -> Attachments:
+    """What stands beside a log in files of ours."""
+    if not isinstance(log, CommitLog):
+        return Attachments()
+    files = OsFiles()
+    directory = Path(config.data) / opening.SHARD_NAME
+    return Attachments(
+        TimerBuckets(files, directory / timer_bucket.DIRECTORY_NAME),
+        KeyIndex(files, directory, log.segments).find,
+    )
+
+
 def broker_settings(config: Config) -> BrokerSettings:
     """What of the settings is the broker's."""
     return BrokerSettings(
@@ -220,6 +239,14 @@ def broker_settings(config: Config) -> BrokerSettings:
         inflight_per_group=config.delivery.inflight_per_group,
         renew_total_ms=config.delivery.renew_total_ms,
         transaction_first_check_ms=config.transactions.first_check_ms,
+        transactions=TransactionRules(
+            check_interval_ms=config.transactions.check_interval_ms,
+            checks_max=config.transactions.checks_max,
+            expire_ms=config.transactions.expire_hours * 3_600_000,
+        ),
+        transactions_max=config.transactions.open_max,
+        delayed_max=config.delays.pending_max,
+        is_recall_enabled=config.delays.recall,
         checkpoint_ms=config.store.checkpoint_s * 1000,
         checkpoint_bytes=config.store.checkpoint_mib << 20,
     )

@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from cosmodrome_server.broker.local_broker import LocalBroker
+from cosmodrome_server.broker.local_broker import Attachments, LocalBroker
+from cosmodrome_server.broker.no_buckets import NoBuckets
+from cosmodrome_server.broker.operation_verbs import Finder
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.model.log import DelayedStore
 from cosmodrome_server.model.message import Delivery, MessageType, NewMessage
@@ -62,7 +64,8 @@ class World:
         self.clocks = Clocks()
         self.fatal: list[Exception] = []
         self.settings = settings or BrokerSettings()
-        self.buckets: DelayedStore | None = None
+        self.buckets: DelayedStore = NoBuckets()
+        self.finder: Finder | None = None
         self.start(MemoryLog())
 
     def start(self, log: MemoryLog) -> None:
@@ -73,8 +76,7 @@ class World:
             self.clocks,
             self.settings,
             self.fatal.append,
-            buckets=self.buckets,
-            random_bytes=bytes,
+            Attachments(self.buckets, self.finder, bytes),
         )
 
     async def restart(self) -> None:

@@ -15,9 +15,10 @@ All methods are called on the loop's thread. `ReplySink.reply_many` is the one t
 called elsewhere: by the writer thread, with every reply of a frame in one list.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from cosmodrome_server.errors import BrokerError
 from cosmodrome_server.model.group import Group
 from cosmodrome_server.model.lite import LiteChange
 from cosmodrome_server.model.message import Delivery, NewMessage, SendReceipt, StoredMessage
@@ -278,8 +279,16 @@ class Operations(Protocol):
     def waiting(self) -> Waiting:
         """How many messages wait for a time, a resolution or an operator."""
 
-    def find(self, search: MessageSearch) -> list[StoredMessage]:
-        """Messages with an id or a key, newest first."""
+    def find(
+        self, search: MessageSearch, on_found: Callable[[list[StoredMessage] | BrokerError], None]
+    ) -> None:
+        """Look for messages with an id or a key, off the loop; newest first to `on_found`.
+
+        Raises:
+            TopicNotFound: No such topic.
+            OverloadedError: Too many searches wait.
+            Unsupported: This log has no key index.
+        """
 
 
 class Broker(Messaging, Offsets, Catalogue, Operations, Protocol):

@@ -10,13 +10,36 @@ them are called on the loop's thread.
 import asyncio
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from cosmodrome_server.broker.no_buckets import NoBuckets
-from cosmodrome_server.broker.operation_verbs import OperationVerbs
+from cosmodrome_server.broker.operation_verbs import Finder, OperationVerbs
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.broker.statistics import Statistics, frozen, frozen_out
 from cosmodrome_server.clock import Clock
 from cosmodrome_server.model.log import DelayedStore, Log
+
+# How often segments that are too old or too many are looked for.
+_RETAIN_EVERY_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Attachments:
+    """What stands beside the log.
+
+    Attributes:
+        buckets: Where delayed messages are copied to; the broker closes it. Without one
+            they stay in the log, however old it becomes.
+        finder: Finds messages by id or key; called in a thread. None: nothing is found.
+        random_bytes: Draws the key of receipt handles, on the first start of a directory.
+    """
+
+    buckets: DelayedStore = field(default_factory=NoBuckets)
+    finder: Finder | None = None
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes
+
+
+NOTHING_ATTACHED = Attachments()
 
 
 class LocalBroker(OperationVerbs):
@@ -27,9 +50,7 @@ class LocalBroker(OperationVerbs):
         clock: The only source of time.
         settings: See there.
         on_fatal: Called once, on the loop, when a write failed: the process must stop.
-        buckets: Where delayed messages are copied to, closed by `close`; None keeps them in
-            the log, however old it becomes.
-        random_bytes: Draws the key of receipt handles, on the first start of a directory.
+        attachments: See there.
     """
 
     def __init__(
@@ -38,14 +59,14 @@ class LocalBroker(OperationVerbs):
         clock: Clock,
         settings: BrokerSettings,
         on_fatal: Callable[[Exception], None],
-        *,
-        buckets: DelayedStore | None = None,
-        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+        attachments: Attachments = NOTHING_ATTACHED,
     ) -> None:
         super().__init__(log, clock, settings, on_fatal)
-        self._open_receipts(random_bytes)
+        self._open_receipts(attachments.random_bytes)
         self._open_polling()
-        self._open_timers(buckets or NoBuckets())
+        self._open_timers(attachments.buckets)
+        self._open_search(attachments.finder)
+        self._retain_ms = clock.monotonic_ms() + _RETAIN_EVERY_MS
         self._commit.touch()
 
     def state_hash(self) -> str:
@@ -69,6 +90,16 @@ class LocalBroker(OperationVerbs):
             len(self._shard.catalogue.groups),
         )
 
+    def _do_later(self) -> None:
+        super()._do_later()
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self._retain_ms:
+            self._retain_ms = now_ms + _RETAIN_EVERY_MS
+            self._log.retain(self._now(), self._shard.oldest_needed_position())
+
+    def _next_deadline_ms(self) -> int:
+        return min(super()._next_deadline_ms(), self._retain_ms)
+
     async def drain(self) -> None:
         """Wait until everything staged is durable and every reply handed over."""
         while not (self._commit.is_settled or self._is_failed):
@@ -79,6 +110,7 @@ class LocalBroker(OperationVerbs):
         """Stop at once, as a crash would: nothing more is written or answered."""
         self._stop_timer()
         self._worker.close()
+        self._searcher.shutdown()
 
     async def close(self) -> None:
         """Answer who waits with nothing, make everything durable, close the log."""
@@ -93,5 +125,6 @@ class LocalBroker(OperationVerbs):
 
     def _close_store(self) -> None:
         self._worker.close()
+        self._searcher.shutdown()
         self._buckets.close()
         self._log.close()

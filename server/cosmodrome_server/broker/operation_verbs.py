@@ -1,21 +1,38 @@
 """The verbs of operators."""
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from cosmodrome_server.broker.timer_verbs import TimerVerbs
 from cosmodrome_server.core.catalogue import TopicState
 from cosmodrome_server.core.dead_letter import REDRIVE_GROUP, redriven_of
 from cosmodrome_server.core.progress import Progress
 from cosmodrome_server.core.records import Ack, SetOffset
-from cosmodrome_server.errors import CorruptFrame, MessageNotFound
+from cosmodrome_server.errors import (
+    BrokerError,
+    CorruptFrame,
+    MessageNotFound,
+    OverloadedError,
+    StoreError,
+    Unsupported,
+)
 from cosmodrome_server.model import wire
 from cosmodrome_server.model.group import Group
-from cosmodrome_server.model.log import MessageRecord
-from cosmodrome_server.model.queries import Redriven
+from cosmodrome_server.model.log import MessageRecord, MessageState
+from cosmodrome_server.model.message import StoredMessage
+from cosmodrome_server.model.queries import MessageSearch, Redriven, Waiting
 from cosmodrome_server.model.topic import dead_letter_topic
 
 # Dead letters one redrive looks at for those it was asked for.
 _REDRIVE_SCAN_MAX = 65_536
+# Searches that may wait for their turn.
+_SEARCHES_MAX = 16
+_EVER_MS = 1 << 62
+
+# (topic id, key, [begin, end) in ms, at most) → positions, newest first. Blocks.
+Finder = Callable[[int, str, tuple[int, int], int], list[int]]
 
 
 class OperationVerbs(TimerVerbs):
@@ -52,6 +69,80 @@ class OperationVerbs(TimerVerbs):
         bounds = self._bounds(source, 0)
         done = progress.done.count(bounds.min_offset, bounds.max_offset)
         return Redriven(moved, bounds.max_offset - bounds.min_offset - done)
+
+    def waiting(self) -> Waiting:
+        """See `Operations`; delayed messages are counted together, under ""."""
+        half: dict[str, int] = {}
+        parked: dict[str, int] = {}
+        topics = self._shard.catalogue.topics_by_id
+        for message in self._shard.transactions:
+            counts = parked if self._shard.transactions.is_parked(message) else half
+            name = topics[message.key[0]].topic.name
+            counts[name] = counts.get(name, 0) + 1
+        delayed = len(self._shard.timers)
+        return Waiting({"": delayed} if delayed else {}, half, parked)
+
+    # Looking for messages
+
+    def _open_search(self, finder: Finder | None) -> None:
+        self._finder = finder
+        self._searches = 0
+        self._searcher = ThreadPoolExecutor(1, thread_name_prefix="search")
+
+    def find(
+        self, search: MessageSearch, on_found: Callable[[list[StoredMessage] | BrokerError], None]
+    ) -> None:
+        """See `Operations`."""
+        topic = self._shard.catalogue.topic(search.topic)
+        if self._finder is None:
+            raise Unsupported("this broker's log has no key index")
+        if self._searches >= _SEARCHES_MAX:
+            raise OverloadedError(f"{self._searches} searches wait already, try again later")
+        self._searches += 1
+        job = partial(
+            self._finder,
+            topic.topic_id,
+            search.key,
+            (search.begin_ms, search.end_ms or _EVER_MS),
+            search.max_messages,
+        )
+        done = self._loop.run_in_executor(self._searcher, job)
+        done.add_done_callback(partial(self._found, topic, on_found))
+
+    def _found(
+        self,
+        topic: TopicState,
+        on_found: Callable[[list[StoredMessage] | BrokerError], None],
+        done: "asyncio.Future[list[int]]",
+    ) -> None:
+        self._searches -= 1
+        try:
+            positions = done.result()
+        except OSError as error:
+            on_found(StoreError(f"the log cannot be searched: {error}"))
+            return
+        except BrokerError as error:
+            on_found(error)
+            return
+        on_found([found for at in positions if (found := self._stored_at(topic, at)) is not None])
+
+    def _stored_at(self, topic: TopicState, position: int) -> StoredMessage | None:
+        try:
+            record = self._log.read_position(position)
+        except (CorruptFrame, MessageNotFound):
+            return None
+        # A delayed message is found where it was put when its time came.
+        if record.state is MessageState.DELAYED:
+            return None
+        return StoredMessage(
+            topic.topic.name,
+            record.queue_id,
+            record.queue_offset,
+            record.store_timestamp_ms,
+            record.system,
+            record.user,
+            record.body,
+        )
 
     def _redrive_progress(self, source: TopicState) -> Progress:
         """Which dead letters were sent back; its done set is all that is used of it."""

@@ -254,5 +254,13 @@ class Log(QueueReader, Protocol):
     def set_snapshot(self, snapshot: Callable[[], Iterable[tuple[bytes, bytes]]]) -> None:
         """Say how to get all rows when a new segment begins."""
 
+    def retain(self, now_ms: int, floor_position: int) -> int:
+        """Let go of segments that are too old or too many; return how many.
+
+        Args:
+            now_ms: The log's time.
+            floor_position: The oldest position the core still needs.
+        """
+
     def close(self) -> None:
         """Write what is staged, wait for it, write a clean-stop mark, release the lock."""

@@ -1,10 +1,19 @@
 """What operators do."""
 
+import asyncio
+
 import pytest
 
-from cosmodrome_server.errors import ConsumerGroupNotFound, TopicNotFound
+from cosmodrome_server.errors import (
+    BrokerError,
+    ConsumerGroupNotFound,
+    TopicNotFound,
+    Unsupported,
+)
 from cosmodrome_server.model import wire
-from cosmodrome_server.model.queries import Redriven
+from cosmodrome_server.model.message import StoredMessage
+from cosmodrome_server.model.queries import MessageSearch, Redriven, Waiting
+from cosmodrome_server.model.topic import Topic
 from tests.support.broker_world import Run, World, bodies, new_message
 
 
@@ -72,5 +81,51 @@ def test_the_groups_of_the_broker_itself_are_not_listed(run: Run) -> None:
         redrive(world)
         assert [group.name for group in world.broker.groups()] == ["billing", "ledger"]
         assert world.broker.topics_of("billing") == ["orders"]
+
+    run(scenario)
+
+
+def test_messages_are_found_by_what_the_key_index_says() -> None:
+    async def main() -> None:
+        world = World()
+        asked: list[tuple[int, str, tuple[int, int], int]] = []
+
+        def finder(topic_id: int, key: str, range_ms: tuple[int, int], most: int) -> list[int]:
+            asked.append((topic_id, key, range_ms, most))
+            return [position, 1]
+
+        world.broker.abandon()
+        world.finder = finder
+        world.start(world.log.crashed())
+        world.broker.create_topic(Topic("orders", queues=1))
+        await world.send("orders", new_message(b"a"))
+        position = world.log.position(1, 0, 0)
+        answer: asyncio.Future[list[StoredMessage] | BrokerError] = (
+            asyncio.get_running_loop().create_future()
+        )
+        world.broker.find(MessageSearch("orders", "a", 5, 0, 3), answer.set_result)
+        found = await answer
+        assert isinstance(found, list)
+        (message,) = found
+        assert (message.topic, message.queue_offset, message.body) == ("orders", 0, b"a")
+        assert asked == [(1, "a", (5, 1 << 62), 3)]
+        await world.broker.close()
+
+    asyncio.run(main())
+
+
+def test_a_broker_without_a_key_index_says_so(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        with pytest.raises(Unsupported):
+            world.broker.find(MessageSearch("orders", "a", 0, 0, 3), print)
+        with pytest.raises(TopicNotFound):
+            world.broker.find(MessageSearch("nowhere", "a", 0, 0, 3), print)
+
+    run(scenario)
+
+
+def test_what_waits_is_counted(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        assert world.broker.waiting() == Waiting({}, {}, {})
 
     run(scenario)

@@ -2,7 +2,8 @@
 
 from cosmodrome_proto import admin_pb2 as admin
 from cosmodrome_proto import definition_pb2 as pb
-from cosmodrome_server.errors import BadRequest, MessageNotFound
+from cosmodrome_server.errors import BadRequest, BrokerError, MessageNotFound
+from cosmodrome_server.model.message import StoredMessage
 from cosmodrome_server.model.queries import MessageSearch
 from cosmodrome_server.proxy import encoding, status
 from cosmodrome_server.proxy.context import Context
@@ -13,15 +14,13 @@ MESSAGES_DEFAULT = 32
 MESSAGES_MAX = 1_000
 
 
-def query_message(
-    context: Context, _call: Call, request: admin.ListMessageRequest
-) -> admin.ListMessageResponse:
+def query_message(context: Context, call: Call, request: admin.ListMessageRequest) -> None:
     """List the messages with the id or the key, newest first.
 
     Raises:
         IllegalTopic, TopicNotFound
         BadRequest: Neither an id nor a key.
-        MessageNotFound: None.
+        OverloadedError: Too many searches wait.
     """
     topic = context.broker.topic(context.names.topic(request.topic.name)).name
     key = request.message_id or request.message_key
@@ -36,9 +35,20 @@ def query_message(
         if request.max_message_nums > 0
         else MESSAGES_DEFAULT,
     )
-    found = context.broker.find(search)
-    if not found:
-        raise MessageNotFound(f"topic {topic} has no message with the id or key {key}")
+
+    def on_found(found: list[StoredMessage] | BrokerError) -> None:
+        if isinstance(found, BrokerError):
+            call.reply(status.error_field(found))
+        elif found:
+            call.reply(_listed(context, found).SerializeToString())
+        else:
+            missing = MessageNotFound(f"topic {topic} has no message with the id or key {key}")
+            call.reply(status.error_field(missing))
+
+    context.broker.find(search, on_found)
+
+
+def _listed(context: Context, found: list[StoredMessage]) -> admin.ListMessageResponse:
     return admin.ListMessageResponse(
         status=status.OK_STATUS,
         messages=[

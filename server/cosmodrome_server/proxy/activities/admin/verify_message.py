@@ -1,9 +1,12 @@
 """VerifyMessage: have one client consume one stored message, as a trial."""
 
+from functools import partial
+
 from cosmodrome_proto import admin_pb2 as admin
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
 from cosmodrome_server.errors import BadRequest, BrokerError, MessageNotFound
+from cosmodrome_server.model.message import StoredMessage
 from cosmodrome_server.model.queries import MessageSearch
 from cosmodrome_server.proxy import encoding, status
 from cosmodrome_server.proxy.activities.admin.clients import consumer
@@ -27,9 +30,19 @@ def verify_message(context: Context, call: Call, request: admin.VerifyMessageReq
     if not request.message_id:
         raise BadRequest("the request names no message_id")
     session = consumer(context, request.client_id, group)
-    found = context.broker.find(MessageSearch(topic, request.message_id, 0, 0, 1))
-    if not found:
-        raise MessageNotFound(f"topic {topic} has no message {request.message_id}")
+    search = MessageSearch(topic, request.message_id, 0, 0, 1)
+    context.broker.find(search, partial(_ask, context, call, session.client_id))
+
+
+def _ask(
+    context: Context, call: Call, client_id: str, found: list[StoredMessage] | BrokerError
+) -> None:
+    """Show the message to the client, and its answer to the caller."""
+    if isinstance(found, BrokerError) or not found:
+        error = found or MessageNotFound("the topic has no message with this id")
+        assert isinstance(error, BrokerError), "an empty list was replaced"
+        call.reply(status.error_field(error))
+        return
     shown = pb.Message.FromString(
         encoding.message_fields(found[0], encoding.system_fields(found[0], context.store_host))
     )
@@ -45,4 +58,7 @@ def verify_message(context: Context, call: Call, request: admin.VerifyMessageReq
         ask = rpc.VerifyMessageCommand(nonce=nonce, message=shown)
         return rpc.TelemetryCommand(verify_message_command=ask)
 
-    context.sessions.ask(session.client_id, command, on_answer)
+    try:
+        context.sessions.ask(client_id, command, on_answer)
+    except BrokerError as error:
+        call.reply(status.error_field(error))
