@@ -298,10 +298,10 @@ def consumer_settings(
     group: str = "billing",
     topic: str = "normal",
     kind: pb.ClientType.ValueType = pb.SIMPLE_CONSUMER,
+    expression: pb.FilterExpression | None = None,
 ) -> pb.Settings:
-    entry = pb.SubscriptionEntry(
-        topic=resource(topic), expression=pb.FilterExpression(type=pb.TAG, expression="*")
-    )
+    wanted = expression or pb.FilterExpression(type=pb.TAG, expression="*")
+    entry = pb.SubscriptionEntry(topic=resource(topic), expression=wanted)
     return pb.Settings(
         client_type=kind,
         request_timeout=Duration(seconds=3),

@@ -11,7 +11,7 @@ RESERVE_MS = 50
 # needs time to travel.
 DEADLINE_RESERVE_MS = 250
 # A client that gives itself the minimum has spent some of it when the call arrives here.
-TRAVEL_MS = 100
+TRAVEL_MS = 50
 # Clients before this one do not know ILLEGAL_POLLING_TIME; compared as text, as the
 # reference does.
 _KNOWS_POLLING_TIME = "5.0.3"

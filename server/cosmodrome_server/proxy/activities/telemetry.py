@@ -14,6 +14,7 @@ from google.protobuf.message import DecodeError
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
 from cosmodrome_server.core.client_session import CONSUMERS, LITE_CONSUMERS
+from cosmodrome_server.core.filter_expression import compile_filter
 from cosmodrome_server.errors import (
     BadRequest,
     BrokerError,
@@ -108,7 +109,7 @@ def check_settings(context: Context, sent: pb.Settings) -> None:
 
     Raises:
         BadRequest: Neither publishing nor subscription, or a type that does not go with it.
-        IllegalTopic, IllegalConsumerGroup, InvalidClientProperties
+        IllegalTopic, IllegalConsumerGroup, IllegalFilterExpression, InvalidClientProperties
     """
     check_client_properties(sent.client_properties)
     if sent.HasField("publishing"):
@@ -119,7 +120,7 @@ def check_settings(context: Context, sent: pb.Settings) -> None:
         raise BadRequest("there is no publishing or subscription data in settings")
     context.names.group(sent.subscription.group.name)
     for entry in sent.subscription.subscriptions:
-        filter_of(entry.expression)
+        compile_filter(filter_of(entry.expression))
     client_type = client_type_of(sent)
     if client_type not in CONSUMERS:
         raise BadRequest(f"client type {sent.client_type} cannot subscribe")

@@ -19,7 +19,7 @@ _LEVELS = {
 def change_log_level(
     _context: Context, _call: Call, request: admin.ChangeLogLevelRequest
 ) -> admin.ChangeLogLevelResponse:
-    """Set the level of the root logger.
+    """Set the level of the server's own loggers.
 
     Raises:
         BadRequest: No such level.
@@ -27,6 +27,6 @@ def change_log_level(
     level = _LEVELS.get(request.level)
     if level is None:
         raise BadRequest(f"there is no log level {request.level}")
-    logging.getLogger().setLevel(level)
+    logging.getLogger("cosmodrome_server").setLevel(level)
     name = admin.ChangeLogLevelRequest.Level.Name(request.level)
     return admin.ChangeLogLevelResponse(remark=f"log level changed to {name}")
