@@ -44,26 +44,30 @@ class JobContext:
         once: Read what is there now, then end.
         stopping: Set when the job is to end.
         tell: Takes progress.
+        session: A session that runs already; else one is started when it is asked for.
     """
 
     config: JobConfig
     once: bool = False
     stopping: threading.Event = field(default_factory=threading.Event)
     tell: Callable[[BatchProgress], None] = field(default_factory=Teller)
-    _spark: "SparkSession | None" = None
+    session: "SparkSession | None" = None
+    _started: "SparkSession | None" = None
 
     @property
     def spark(self) -> "SparkSession":
         """The session; started when it is first asked for."""
-        if self._spark is None:
-            self._spark = build_session(self.config.session)
-        return self._spark
+        if self.session is not None:
+            return self.session
+        if self._started is None:
+            self._started = build_session(self.config.session)
+        return self._started
 
     def close(self) -> None:
         """End the session, if one was started."""
-        if self._spark is not None:
-            self._spark.stop()
-            self._spark = None
+        if self._started is not None:
+            self._started.stop()
+            self._started = None
 
 
 @contextmanager

@@ -33,7 +33,7 @@ try:
         NoSuchTableError,
         TableAlreadyExistsError,
     )
-    from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, Reference
+    from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In, Reference
     from pyiceberg.table import Table
     from pyiceberg.transforms import IdentityTransform
 except ImportError as error:
@@ -159,6 +159,10 @@ class IcebergTable:
             raise TableConflict(f"compaction of {partition} lost against a commit") from error
         for each in new:
             filesystem_.delete_file(f"{root}/{each.path}")
+
+    def delete(self, column: str, values: Sequence[str]) -> None:
+        """Delete the rows whose column has one of some values."""
+        self._table().delete(In(Reference(column), set(values)))  # type: ignore[call-arg, arg-type]  # as below
 
     def vacuum(self, older_than_ms: int, *, dry_run: bool) -> list[str]:
         """Remove (or only name) files in the data folder that no snapshot names."""

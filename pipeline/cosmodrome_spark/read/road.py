@@ -90,12 +90,9 @@ class _Roads(Closing):
             return
         if self._has_bulk and not query.verify_digest:
             try:
-                first = True
-                for batch in self._by_bulk().read(rest, query):
-                    first = False
-                    yield batch
+                # Refused at the first question or never: nothing was given yet.
+                yield from self._by_bulk().read(rest, query)
             except UnsupportedByServer:
-                assert first, "a server cannot forget a verb while it answers"
                 self._has_bulk = False
             else:
                 return

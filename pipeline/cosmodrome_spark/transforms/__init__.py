@@ -1,0 +1,1 @@
+"""DataFrame → DataFrame: no session, no configuration, nothing read or written."""
