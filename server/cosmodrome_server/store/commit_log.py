@@ -5,7 +5,7 @@
       0000000042-….seg            frames of records (store.segment, store.frame, store.record)
       0000000042.idx              its consume queues, once it takes no more frames
       state.db                    checkpoint: derived, may be deleted
-      spare, reserve              disk space taken in advance (store.space)
+      spare-7, reserve            disk space taken in advance (store.space)
       timer/                      delayed messages by the hour (store.timer_bucket)
 
     stage ─▶ open frame ─commit─▶ FrameWriter (its thread) ─▶ durable

@@ -33,7 +33,6 @@ from cosmodrome_server.store.files import File
 
 HEADER_BYTES = 64
 SUFFIX = ".seg"
-SPARE_NAME = "spare"
 OFFSET_BITS = 32
 OFFSET_MASK = (1 << OFFSET_BITS) - 1
 VERSION = 1

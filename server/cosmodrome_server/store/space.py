@@ -14,18 +14,18 @@ Zeros are written into a spare, because the first sync of a block that was only 
 also write the file system's journal: a third more commits a second (storage.md 3.3).
 """
 
-import contextlib
 import errno
 import logging
 from dataclasses import dataclass
 from pathlib import Path
 
 from cosmodrome_server.store.files import File, Files
-from cosmodrome_server.store.segment import OFFSET_MASK, SPARE_NAME, Segment
+from cosmodrome_server.store.segment import OFFSET_MASK, Segment
 
 _log = logging.getLogger(__name__)
 
 RESERVE_NAME = "reserve"
+_SPARE_PREFIX = "spare-"
 # A new log begins small: a full segment of zeros would take longer than the whole start.
 FIRST_SEGMENT_BYTES = 4 << 20
 _ZERO_BYTES = 1 << 20
@@ -66,6 +66,10 @@ class Space:
         self._segment_bytes = segment_bytes
         self._reserve_bytes = reserve_bytes
         self._spare: Spare | None = None
+        # Each spare has a name of its own: the one that was taken keeps its name until its
+        # first frame is written, while the next one is made already.
+        self._leftovers = [name for name in files.names(directory) if _is_spare(name)]
+        self._named = max((int(name[len(_SPARE_PREFIX) :]) for name in self._leftovers), default=0)
         self._has_reserve = RESERVE_NAME in files.names(directory)
         self.is_full = False
 
@@ -98,8 +102,12 @@ class Space:
     def prepare(self) -> None:
         """Have a spare and the reserve, if there is space; on the background thread."""
         if self._spare is None:
-            self._spare = self._find()
-        self.is_full = self._spare is None
+            spare = self._find()
+            # Before the loop may take it: then there is none, and yet space.
+            self.is_full = spare is None
+            self._spare = spare
+        else:
+            self.is_full = False
         if not self._has_reserve and not self.is_full:
             self._make_reserve()
 
@@ -109,10 +117,10 @@ class Space:
         Raises:
             OSError: The file is there still.
         """
-        if self._spare is not None or SPARE_NAME in self._files.names(self._directory):
+        if self._spare is not None:
             self._files.remove(path)
             return
-        target = self._directory / SPARE_NAME
+        target = self._next_path()
         self._files.rename(path, target)
         file = self._files.open(target)
         capacity = file.size()
@@ -159,15 +167,17 @@ class Space:
 
     def _find(self) -> Spare | None:
         """A spare left by an earlier run, or a new one as large as the disk allows."""
-        if SPARE_NAME in self._files.names(self._directory):
-            with contextlib.suppress(OSError):
-                path = self._directory / SPARE_NAME
+        while self._leftovers:
+            path = self._directory / self._leftovers.pop()
+            try:
                 file = self._files.open(path)
                 capacity = file.size()
                 if self._segment_bytes // 2 <= capacity <= 2 * self._segment_bytes:
                     return Spare(path, file, capacity)
                 file.close()
                 self._files.remove(path)
+            except OSError as error:
+                _log.warning("spare_unusable file=%s error=%s", path.name, error)
         capacity = self._segment_bytes
         while True:
             try:
@@ -180,9 +190,7 @@ class Space:
                 capacity = smaller
 
     def _make(self, capacity: int) -> Spare:
-        path = self._directory / SPARE_NAME
-        if SPARE_NAME in self._files.names(self._directory):
-            self._files.remove(path)
+        path = self._next_path()
         file = self._files.open(path, create=True)
         try:
             file.allocate(0, capacity)
@@ -196,6 +204,10 @@ class Space:
             self._files.remove(path)
             raise
         return Spare(path, file, capacity)
+
+    def _next_path(self) -> Path:
+        self._named += 1
+        return self._directory / f"{_SPARE_PREFIX}{self._named}"
 
     def _make_reserve(self) -> None:
         if not self._reserve_bytes:
@@ -219,3 +231,7 @@ class Space:
         self._files.remove(self._directory / RESERVE_NAME)
         _log.warning("reserve_used bytes=%d; the disk is full", self._reserve_bytes)
         return True
+
+
+def _is_spare(name: str) -> bool:
+    return name.startswith(_SPARE_PREFIX) and name[len(_SPARE_PREFIX) :].isdecimal()

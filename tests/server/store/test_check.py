@@ -1,0 +1,219 @@
+"""The checker, on real files; and the data directory of each release."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cosmodrome_server.clock import SystemClock
+from cosmodrome_server.errors import CorruptFrame, StoreLocked
+from cosmodrome_server.model.log import MessageRecord, MessageState, RecordKind
+from cosmodrome_server.store import check, segment
+from cosmodrome_server.store.commit_log import CommitLog
+from cosmodrome_server.store.opening import SHARD_NAME, open_log
+from cosmodrome_server.store.platform import LogOptions
+
+GOLDEN = Path(__file__).parent / "golden"
+OPTIONS = LogOptions(segment_bytes=32 << 10, reserve_bytes=4_096, scrub_bytes_s=0)
+
+
+def write(data: Path, messages: int = 120) -> None:
+    log = opened(data)
+    start = log.max_offset(1, 0)
+    for n in range(start, start + messages):
+        body = b"message %d " % n * 30
+        record = MessageRecord(MessageState.VISIBLE, 1, 0, n, n, 1_000 + n, 0, b"s", b"u", body)
+        position = log.stage_message(record)
+        log.index(1, 0, n, (position, n, 1_000 + n))
+        log.stage(RecordKind.ACK, b"%d" % n)
+        log.commit(lambda: None)
+        log._writer.drain()
+        log._platform.background.submit(log._space.prepare)
+    log.checkpoint([(b"count", b"%d" % (start + messages))], log.open_lsn - 1)
+    log.close()
+
+
+def opened(data: Path) -> CommitLog:
+    log = open_log(data, OPTIONS, SystemClock())
+    list(log.rows())
+    for record in log.replay():
+        message = record.message
+        if message is not None:
+            entry = (record.position, message.tag_hash, message.store_timestamp_ms)
+            log.index(message.topic_id, message.queue_id, message.queue_offset, entry)
+    log.set_snapshot(lambda: [(b"count", b"?")])
+    return log
+
+
+def contents(data: Path) -> list[tuple[int, bytes]]:
+    log = opened(data)
+    found = [
+        (log.timestamp(1, 0, n), log.read(1, 0, n).body)
+        for n in range(log.min_offset(1, 0), log.max_offset(1, 0))
+    ]
+    log.close()
+    return found
+
+
+def segments(data: Path) -> list[Path]:
+    return sorted((data / SHARD_NAME).glob("*.seg"))
+
+
+def damage(path: Path, wanted: bytes) -> None:
+    content = bytearray(path.read_bytes())
+    content[content.index(wanted)] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_whole_log_has_no_problems(tmp_path: Path) -> None:
+    write(tmp_path)
+
+    report = check.check(tmp_path)
+
+    assert report.problems == []
+    assert report.is_whole
+    assert (report.messages, report.queues, report.frames) == (120, 1, 120)
+    assert (report.first_lsn, report.last_lsn) == (1, 120)
+    assert report.segments == len(segments(tmp_path)) > 1
+
+
+def test_a_damaged_message_is_found_and_placed(tmp_path: Path) -> None:
+    write(tmp_path)
+    damage(segments(tmp_path)[0], b"message 7 ")
+
+    report = check.check(tmp_path)
+
+    assert not report.is_whole
+    assert {problem.file for problem in report.problems} == {segments(tmp_path)[0].name}
+    assert report.messages == 119
+
+
+def test_a_damaged_header_loses_nothing(tmp_path: Path) -> None:
+    write(tmp_path)
+    damage(segments(tmp_path)[0], b"COSMOSEG")
+
+    report = check.check(tmp_path)
+
+    assert report.is_whole
+    assert [problem.start for problem in report.problems] == [0]
+    assert len(contents(tmp_path)) == 120
+
+
+def test_damaged_derived_files_lose_nothing(tmp_path: Path) -> None:
+    write(tmp_path)
+    shard = tmp_path / SHARD_NAME
+    damage(next(shard.glob("*.idx")), b"COSMOIDX")
+    (shard / "state.db").write_bytes(b"rubbish" * 1_000)
+    for suffix in ("-wal", "-shm"):
+        (shard / f"state.db{suffix}").unlink(missing_ok=True)
+
+    report = check.check(tmp_path)
+
+    assert report.is_whole
+    assert len(report.problems) == 2
+    assert len(contents(tmp_path)) == 120
+    assert check.check(tmp_path).problems == []
+
+
+def test_an_index_that_lies_is_found(tmp_path: Path) -> None:
+    write(tmp_path)
+    one, two = sorted((tmp_path / SHARD_NAME).glob("*.idx"))[:2]
+    lies = two.read_bytes()
+    header_of = segment.named(path.name for path in segments(tmp_path))
+    one.write_bytes(lies)
+
+    report = check.check(tmp_path)
+
+    assert [problem.file for problem in report.problems] == [one.name]
+    assert len(header_of) > 2
+
+
+def test_a_missing_segment_is_found(tmp_path: Path) -> None:
+    write(tmp_path)
+    segments(tmp_path)[1].unlink()
+
+    report = check.check(tmp_path)
+
+    assert any("missing" in problem.what for problem in report.problems)
+
+
+def test_a_log_that_lost_its_end_is_found_by_its_checkpoint(tmp_path: Path) -> None:
+    write(tmp_path)
+    for path in segments(tmp_path)[1:]:
+        path.unlink()
+
+    report = check.check(tmp_path)
+
+    assert any("the checkpoint knows frame 120" in problem.what for problem in report.problems)
+
+
+def test_a_torn_end_is_no_problem(tmp_path: Path) -> None:
+    write(tmp_path, 3)
+    last = segments(tmp_path)[-1]
+    content = bytearray(last.read_bytes())
+    at = content.index(b"message 2 ") + 100
+    content[at:] = bytes(len(content) - at)
+    last.write_bytes(content)
+    (tmp_path / SHARD_NAME / "state.db").unlink()
+
+    report = check.check(tmp_path)
+
+    assert report.problems == []
+    assert report.torn_bytes_at is not None
+    assert report.messages == 2
+
+
+def test_a_running_broker_keeps_others_out(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    with pytest.raises(StoreLocked, match="another process owns"):
+        check.check(tmp_path)
+    with pytest.raises(StoreLocked):
+        open_log(tmp_path, OPTIONS, SystemClock())
+    log.close()
+    check.check(tmp_path)
+
+
+def test_dump_shows_every_record_in_order(tmp_path: Path) -> None:
+    write(tmp_path, 5)
+
+    dumped = list(check.dump(tmp_path))
+
+    kinds = [item.record.kind for item in dumped if item.record.kind is not RecordKind.QUEUE_ENDS]
+    assert kinds == [RecordKind.SNAPSHOT_END, *[RecordKind.MESSAGE, RecordKind.ACK] * 5]
+    assert [item.lsn for item in dumped] == sorted(item.lsn for item in dumped)
+    assert list(check.dump(tmp_path, first_segment=99)) == []
+
+
+def test_rebuild_removes_what_the_next_start_makes_again(tmp_path: Path) -> None:
+    write(tmp_path)
+    expected = contents(tmp_path)
+
+    removed = check.rebuild(tmp_path)
+
+    assert "state.db" in removed
+    assert not list((tmp_path / SHARD_NAME).glob("*.idx"))
+    assert contents(tmp_path) == expected
+    assert check.check(tmp_path).problems == []
+
+
+def test_rebuild_refuses_to_throw_away_the_only_copy(tmp_path: Path) -> None:
+    write(tmp_path)
+    path = segments(tmp_path)[0]
+    content = bytearray(path.read_bytes())
+    content[segment.HEADER_BYTES] ^= 1
+    path.write_bytes(content)
+
+    with pytest.raises(CorruptFrame, match="does not begin with a snapshot"):
+        check.rebuild(tmp_path)
+    assert list((tmp_path / SHARD_NAME).glob("*.idx"))
+
+
+@pytest.mark.parametrize("release", sorted(path.name for path in GOLDEN.iterdir()))
+def test_the_data_of_each_release_can_be_read_and_goes_on(release: str, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(GOLDEN / release, data)
+    assert check.check(data).problems == []
+    found = contents(data)
+    assert found == [(1_000 + n, b"message %d " % n * 30) for n in range(120)]
+    write(data, 10)
+    assert contents(data)[-1] == (1_129, b"message 129 " * 30)

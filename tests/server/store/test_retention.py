@@ -1,0 +1,136 @@
+import pytest
+
+from cosmodrome_server.errors import MessageNotFound
+from cosmodrome_server.store.platform import LogOptions
+from cosmodrome_server.store.retention import Limits, Stored, first_to_keep
+from tests.support.log_world import DIRECTORY, SMALL, World
+
+NO_FLOOR = 1 << 31
+
+
+def stored(number: int, last_ms: int = 0, oldest: int | None = None, size: int = 10) -> Stored:
+    return Stored(number, last_ms, number if oldest is None else oldest, size)
+
+
+SEALED = [stored(1, 100), stored(2, 200), stored(3, 300)]
+ACTIVE = stored(4)
+
+
+@pytest.mark.parametrize(
+    ("limits", "kept"),
+    [
+        (Limits(0, 0, NO_FLOOR), 1),
+        (Limits(100, 0, NO_FLOOR), 1),
+        (Limits(101, 0, NO_FLOOR), 2),
+        (Limits(250, 0, NO_FLOOR), 3),
+        (Limits(999, 0, NO_FLOOR), 4),
+        (Limits(0, 40, NO_FLOOR), 1),
+        (Limits(0, 39, NO_FLOOR), 2),
+        (Limits(0, 20, NO_FLOOR), 3),
+        (Limits(0, 1, NO_FLOOR), 4),
+        (Limits(999, 0, 2), 2),
+        (Limits(999, 1, 1), 1),
+    ],
+)
+def test_age_size_and_floor_decide_what_is_kept(limits: Limits, kept: int) -> None:
+    assert first_to_keep(SEALED, ACTIVE, limits) == kept
+
+
+def test_a_segment_that_a_later_one_points_into_is_kept() -> None:
+    sealed = [stored(1, 100), stored(2, 200), stored(3, 300, oldest=2)]
+
+    assert first_to_keep(sealed, ACTIVE, Limits(250, 0, NO_FLOOR)) == 2
+    assert first_to_keep(sealed, ACTIVE, Limits(999, 0, NO_FLOOR)) == 2
+    assert first_to_keep(SEALED, stored(4, oldest=3), Limits(999, 0, NO_FLOOR)) == 3
+
+
+def old_world(options: LogOptions = SMALL) -> World:
+    world = World(options=options)
+    for n in range(100):
+        world.send(0, b"%02d" % n * 150)
+        world.commit()
+    return world
+
+
+AGED = LogOptions(SMALL.durability, 8_192, 2_048, 1 << 20, 1, 0, 0)
+
+
+def test_old_segments_go_and_the_rest_is_served() -> None:
+    world = old_world(AGED)
+    before = world.log.segments()
+
+    gone = world.log.retain(10_000)
+
+    assert gone == len(before) - 1
+    first = world.log.min_offset(1, 0)
+    assert 0 < first < 100
+    with pytest.raises(MessageNotFound, match="not stored"):
+        world.log.read(1, 0, first - 1)
+    stored_now = world.messages(1, 0)
+    assert stored_now == [(n, b"%02d" % n * 150) for n in range(first, 100)]
+    names = world.disk.names(DIRECTORY)
+    assert sum(name.endswith(".seg") for name in names) == 1
+    assert not any(name.endswith(".idx") for name in names)
+
+
+def test_a_restart_knows_offsets_that_retention_took() -> None:
+    world = old_world(AGED)
+    world.log.retain(10_000)
+
+    after = World(world.disk.killed())
+
+    assert after.messages(1, 0) == world.messages(1, 0)
+    assert after.log.max_offset(1, 0) == 100
+
+
+def test_a_queue_whose_messages_are_all_gone_goes_on_where_it_was() -> None:
+    world = World(options=AGED)
+    world.send(1, b"early")
+    for _ in range(60):
+        world.send(0, b"x" * 300)
+        world.commit()
+    world.log.retain(10_000)
+
+    for found in (world, World(world.disk.killed(), options=AGED)):
+        assert found.log.min_offset(1, 1) == found.log.max_offset(1, 1) == 1
+        found.send(1, b"late")
+        found.commit()
+        assert found.messages(1, 1) == [(1, b"late")]
+
+
+def test_an_open_half_message_keeps_its_segment() -> None:
+    world = World(options=AGED)
+    world.send_half(b"00000001")
+    position = world.halves[b"half00000001"]
+    for _ in range(60):
+        world.send(0, b"x" * 300)
+        world.commit()
+
+    assert world.log.retain(10_000, floor_position=position) == 0
+    assert world.log.read_position(position).body == b"00000001"
+
+
+def test_a_committed_half_message_keeps_its_segment_as_long_as_its_offset() -> None:
+    world = World(options=AGED)
+    world.send_half(b"00000001")
+    for n in range(60):
+        world.send(0, b"x" * 300)
+        world.commit()
+        if n == 40:
+            world.end(b"00000001")
+    world.log.retain(1_041)
+
+    assert world.messages(2, 0) == [(0, b"00000001")]
+
+
+def test_a_removed_segment_is_recycled_as_the_next_one() -> None:
+    world = World(options=LogOptions(SMALL.durability, 8_192, 0, 1 << 20, 1, 0, 0))
+    world.disk.bytes_max = 50_000
+    for n in range(600):
+        world.send(0, b"%03d" % n * 100)
+        world.commit()
+        if n % 10 == 0:
+            world.log.retain(1_000 + n)
+
+    assert world.messages(1, 0)[-1] == (599, b"599" * 100)
+    assert World(world.disk.killed()).messages(1, 0) == world.messages(1, 0)

@@ -1,0 +1,156 @@
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from cosmodrome_server.errors import CorruptFrame
+from cosmodrome_server.model.log import MessageRecord, MessageState
+from cosmodrome_server.store import timer_bucket
+from cosmodrome_server.store.timer_bucket import HOUR_MS, TimerBuckets, hour_of
+from tests.support.faulty_files import FaultyFiles
+
+DIRECTORY = Path("/data/timer")
+NOON_MS = 500_000 * HOUR_MS
+
+
+def delayed(due_ms: int, body: bytes) -> MessageRecord:
+    return MessageRecord(MessageState.DELAYED, 1, 0, 0, 5, 1_000, due_ms, b"s", b"u", body)
+
+
+def buckets_on(disk: FaultyFiles) -> TimerBuckets:
+    return TimerBuckets(disk, DIRECTORY, Random(3).randbytes)
+
+
+def bodies(buckets: TimerBuckets, hour: int) -> list[bytes]:
+    return [buckets.read(hour, start).body for start in buckets.load(hour).starts]
+
+
+def test_messages_come_back_in_the_order_they_are_due() -> None:
+    buckets = buckets_on(FaultyFiles())
+    due = [(NOON_MS + 5, 30), (NOON_MS + 1, 20), (NOON_MS + 5, 10), (NOON_MS + HOUR_MS, 40)]
+    buckets.append([(at, position, delayed(at, b"%d" % position)) for at, position in due])
+
+    loaded = buckets.load(hour_of(NOON_MS))
+
+    assert list(loaded.due_ms) == [NOON_MS + 1, NOON_MS + 5, NOON_MS + 5]
+    assert list(loaded.positions) == [20, 10, 30]
+    assert bodies(buckets, hour_of(NOON_MS)) == [b"20", b"10", b"30"]
+    assert buckets.hours() == [hour_of(NOON_MS), hour_of(NOON_MS) + 1]
+
+
+def test_a_message_copied_twice_is_loaded_once() -> None:
+    buckets = buckets_on(FaultyFiles())
+    for _ in range(2):
+        buckets.append([(NOON_MS, 7, delayed(NOON_MS, b"once"))])
+
+    assert bodies(buckets, hour_of(NOON_MS)) == [b"once"]
+
+
+def test_a_recalled_message_is_not_loaded_even_when_it_is_copied_again() -> None:
+    buckets = buckets_on(FaultyFiles())
+    buckets.append([(NOON_MS, n, delayed(NOON_MS, b"%d" % n)) for n in range(3)])
+    buckets.recall(NOON_MS, 1)
+    buckets.append([(NOON_MS, 1, delayed(NOON_MS, b"1"))])
+
+    assert bodies(buckets, hour_of(NOON_MS)) == [b"0", b"2"]
+
+
+def test_a_recall_in_an_hour_without_a_bucket_makes_none() -> None:
+    buckets = buckets_on(FaultyFiles())
+    buckets.recall(NOON_MS, 1)
+
+    assert buckets.hours() == []
+    assert list(buckets.load(hour_of(NOON_MS)).due_ms) == []
+
+
+def test_what_was_synced_survives_a_power_cut_and_what_is_torn_is_overwritten() -> None:
+    for seed in range(200):
+        random = Random(seed)
+        disk = FaultyFiles()
+        buckets = buckets_on(disk)
+        buckets.append([(NOON_MS, n, delayed(NOON_MS, random.randbytes(700))) for n in range(5)])
+        buckets.sync()
+        buckets.append([(NOON_MS, n, delayed(NOON_MS, bytes(1_500))) for n in range(5, 8)])
+
+        after = buckets_on(disk.power_cut(random))
+
+        assert list(after.load(hour_of(NOON_MS)).positions)[:5] == [0, 1, 2, 3, 4]
+        after.append([(NOON_MS, 99, delayed(NOON_MS, b"after"))])
+        assert bodies(after, hour_of(NOON_MS))[-1] == b"after"
+
+
+def test_every_flipped_bit_costs_one_entry_at_most() -> None:
+    disk = FaultyFiles()
+    buckets = buckets_on(disk)
+    buckets.append([(NOON_MS, n, delayed(NOON_MS, b"body-%d" % n)) for n in range(3)])
+    name = disk.names(DIRECTORY)[0]
+    good = bytes(disk.content(DIRECTORY / name))
+    expected = [b"body-0", b"body-1", b"body-2"]
+    for bit in range(8 * len(good)):
+        damaged = disk.killed()
+        damaged.content(DIRECTORY / name)[bit // 8] ^= 1 << bit % 8
+        after = buckets_on(damaged)
+        found = []
+        for start in after.load(hour_of(NOON_MS)).starts:
+            try:
+                found.append(after.read(hour_of(NOON_MS), start).body)
+            except CorruptFrame:
+                continue
+        assert set(found) <= set(expected)
+        assert len(found) >= 2
+
+
+def test_a_deleted_bucket_is_gone() -> None:
+    buckets = buckets_on(FaultyFiles())
+    buckets.append([(NOON_MS, 1, delayed(NOON_MS, b"x"))])
+    buckets.delete(hour_of(NOON_MS))
+    buckets.delete(hour_of(NOON_MS))
+
+    assert buckets.hours() == []
+
+
+def test_many_hours_need_few_open_files() -> None:
+    disk = FaultyFiles()
+    buckets = buckets_on(disk)
+    hours = range(200)
+    for hour in hours:
+        at = NOON_MS + hour * HOUR_MS
+        buckets.append([(at, hour, delayed(at, b"%d" % hour))])
+    buckets.close()
+
+    after = buckets_on(disk.power_cut(Random(1)))
+
+    assert [bodies(after, hour_of(NOON_MS) + hour) for hour in hours] == [
+        [b"%d" % hour] for hour in hours
+    ]
+
+
+def test_a_bucket_that_cannot_be_read_is_damage_of_the_message() -> None:
+    disk = FaultyFiles()
+    buckets = buckets_on(disk)
+    buckets.append([(NOON_MS, 1, delayed(NOON_MS, b"x"))])
+    start = buckets.load(hour_of(NOON_MS)).starts[0]
+    disk.unreadable = (".tb", 0, 1_000)
+
+    with pytest.raises(CorruptFrame, match="cannot be read"):
+        buckets.read(hour_of(NOON_MS), start)
+
+
+def test_a_crowded_hour_is_sorted_like_a_quiet_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(4)
+    disk = FaultyFiles()
+    buckets = buckets_on(disk)
+    due = [(NOON_MS + random.randrange(50), position) for position in range(300)]
+    buckets.append([(at, position, delayed(at, b"x")) for at, position in due + due[:50]])
+    for position in range(0, 300, 7):
+        buckets.recall(NOON_MS, position)
+    quiet = buckets.load(hour_of(NOON_MS))
+    monkeypatch.setattr(timer_bucket, "_NUMPY_FROM", 10)
+
+    crowded = buckets.load(hour_of(NOON_MS))
+
+    assert list(crowded.positions) == list(quiet.positions)
+    assert list(crowded.due_ms) == list(quiet.due_ms)
+    assert [buckets.read(hour_of(NOON_MS), start).due_ms for start in crowded.starts] == list(
+        quiet.due_ms
+    )
