@@ -19,7 +19,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from cosmodrome_server.errors import CorruptFrame, MessageNotFound
 from cosmodrome_server.store import sealed_index
@@ -234,20 +234,29 @@ class ConsumeQueues:
         Raises:
             MessageNotFound: The offset is not stored, or its message was lost.
         """
-        run = self._run_of(topic_id << 32 | queue_id, queue_offset)
-        if run is None:
-            raise MessageNotFound(
-                f"offset {queue_offset} of queue {queue_id} of topic {topic_id} is not stored: "
-                f"[{self.min_offset(topic_id, queue_id)}, {self.max_offset(topic_id, queue_id)}) is"
-            )
-        at = run.start + WORDS * (queue_offset - run.base)
-        words = run.words
-        if not words[at]:
+        queue = self._queues.get(topic_id << 32 | queue_id)
+        if queue is not None and queue.base <= queue_offset < queue.next_offset:
+            # Nearly every read is of the active segment: no run is made for it.
+            at, words = WORDS * (queue_offset - queue.base), queue.words
+            position = words[at]
+        else:
+            run = self._run_of(topic_id << 32 | queue_id, queue_offset)
+            if run is None:
+                stored = (self.min_offset(topic_id, queue_id), self.max_offset(topic_id, queue_id))
+                raise MessageNotFound(
+                    f"offset {queue_offset} of queue {queue_id} of topic {topic_id} is not stored: "
+                    f"[{stored[0]}, {stored[1]}) is"
+                )
+            at = run.start + WORDS * (queue_offset - run.base)
+            # A map's words read like an array's.
+            words = cast("array[int]", run.words)
+            position = words[at]
+        if not position:
             raise MessageNotFound(
                 f"offset {queue_offset} of queue {queue_id} of topic {topic_id} was lost to "
                 f"corruption; cosmodrome store check says more"
             )
-        return words[at], words[at + 1], words[at + 2]
+        return position, words[at + 1], words[at + 2]
 
     def timestamp(self, topic_id: int, queue_id: int, queue_offset: int) -> int:
         """See `model.log.QueueReader.timestamp`."""

@@ -13,7 +13,7 @@ from cosmodrome_server.store import segment
 from cosmodrome_server.store.files import File, Files
 from cosmodrome_server.store.frame import PAYLOAD_BYTES_MAX
 from cosmodrome_server.store.record import STATE_HEAD_BYTES, decode_message, length_of
-from cosmodrome_server.store.segment import SegmentHeader
+from cosmodrome_server.store.segment import OFFSET_BITS, OFFSET_MASK, SegmentHeader
 
 _READ_BYTES = 4_096
 # Of the 900 segments of 115 GB; each is a descriptor.
@@ -63,9 +63,9 @@ class MessageReader:
             MessageNotFound: Its segment is gone.
             CorruptFrame: It is damaged, or cannot be read.
         """
-        start = segment.offset_of(position)
+        start, number = position & OFFSET_MASK, position >> OFFSET_BITS
         try:
-            file = self.file(segment.segment_of(position))
+            file = self._open.get(number) or self.file(number)
             data = file.read(start, _READ_BYTES)
             length = length_of(data) if len(data) >= STATE_HEAD_BYTES else 0
             if length > PAYLOAD_BYTES_MAX:
@@ -74,7 +74,7 @@ class MessageReader:
                 data += file.read(start + len(data), length - len(data))
         except OSError as error:
             raise CorruptFrame(f"log position {position} cannot be read: {error}") from error
-        return decode_message(data[:length])
+        return decode_message(data, length)
 
     def file(self, number: int) -> File:
         """The file of a segment, open.

@@ -78,16 +78,21 @@ def length_of(data: bytes) -> int:
     return length
 
 
-def decode_message(data: bytes) -> MessageRecord:
+def decode_message(data: bytes, length: int | None = None) -> MessageRecord:
     """Read one whole message record and verify its checksum.
+
+    Args:
+        data: The record and what may follow it.
+        length: Of the record; None if nothing follows.
 
     Raises:
         CorruptFrame: It is no message record, or damaged.
     """
-    if len(data) < MESSAGE_HEAD_BYTES or data[4] != _MESSAGE_KIND:
+    end = len(data) if length is None else length
+    if not MESSAGE_HEAD_BYTES <= end <= len(data) or data[4] != _MESSAGE_KIND:
         raise CorruptFrame("no message record here")
-    record = _message(data, 0, len(data))
-    if crc32c(data[_CRC_START:]) != _U32.unpack_from(data, 5)[0]:
+    record = _message(data, 0, end)
+    if crc32c(data[_CRC_START:end]) != _U32.unpack_from(data, 5)[0]:
         raise CorruptFrame("checksum mismatch in a message record")
     return record
 
