@@ -147,6 +147,10 @@ class MemoryLog:
             self._on_idle()
         return True
 
+    def positions(self) -> list[int]:
+        """Where messages lie, in their order."""
+        return list(self._messages)
+
     def release(self) -> None:
         """Let the frame that is being written become durable."""
         if self._held is not None:

@@ -10,6 +10,7 @@ from cosmodrome_proto import Duration, methods
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
 from cosmodrome_server.config import Config, load
+from cosmodrome_server.model import wire
 from cosmodrome_server.model.group import Group
 from cosmodrome_server.model.topic import Topic, TopicType
 from cosmodrome_server.proxy import service
@@ -23,6 +24,7 @@ from cosmodrome_server.proxy.security.directory import Directory
 from cosmodrome_server.proxy.security.guard import Guard
 from cosmodrome_server.proxy.sessions import Sessions
 from tests.support.broker_world import World
+from tests.support.memory_log import MemoryLog
 
 METHODS = {
     method.name: method
@@ -117,6 +119,8 @@ class ProxyWorld:
 
     def __init__(self, config: Config) -> None:
         self.world = World()
+        self.world.finder = self._find
+        self.world.start(MemoryLog())
         self.clocks = self.world.clocks
         self.config = config
         self.connect()
@@ -126,6 +130,18 @@ class ProxyWorld:
         broker.create_group(Group("billing", max_attempts=3))
         broker.create_group(Group("ledger", is_fifo=True))
         broker.create_group(Group("readers", lite_bind_topic="lite"))
+
+    def _find(self, topic_id: int, key: str, between: tuple[int, int], most: int) -> list[int]:
+        """Look at every message, where the real index would not."""
+        log = self.world.log
+        found = []
+        for position in sorted(log.positions(), reverse=True):
+            record = log.read_position(position)
+            names = [wire.message_id(record.system), *wire.keys(record.system)]
+            is_inside = between[0] <= record.store_timestamp_ms < between[1]
+            if record.topic_id == topic_id and key in names and is_inside:
+                found.append(position)
+        return found[:most]
 
     def connect(self) -> None:
         """Make a proxy over the broker as it is now: also after a restart."""

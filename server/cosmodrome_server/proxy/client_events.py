@@ -1,9 +1,8 @@
 """What the broker tells the proxy, passed on to clients over Telemetry."""
 
-from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
 from cosmodrome_server.model.message import StoredMessage
-from cosmodrome_server.proxy.encoding import message_fields, system_fields
+from cosmodrome_server.proxy.convert import to_message
 from cosmodrome_server.proxy.sessions import Sessions
 
 
@@ -23,9 +22,7 @@ class ClientEvents:
         """Ask one live producer of the topic; False if there is none."""
         if self._sessions is None:
             return False
-        shown = pb.Message.FromString(
-            message_fields(message, system_fields(message, self._store_host))
-        )
+        shown = to_message(message, self._store_host)
         ask = rpc.RecoverOrphanedTransactionCommand(message=shown, transaction_id=transaction_id)
         command = rpc.TelemetryCommand(recover_orphaned_transaction_command=ask)
         return self._sessions.ask_producer(message.topic, command)

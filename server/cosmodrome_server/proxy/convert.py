@@ -12,8 +12,8 @@ from cosmodrome_server.errors import (
     MessageTypeConflict,
 )
 from cosmodrome_server.model.filter import EVERYTHING, Filter, FilterType
-from cosmodrome_server.model.message import MessageType, NewMessage
-from cosmodrome_server.proxy import validate
+from cosmodrome_server.model.message import MessageType, NewMessage, StoredMessage
+from cosmodrome_server.proxy import encoding, validate
 from cosmodrome_server.proxy.names import Names
 from cosmodrome_server.proxy.validate import MessageRules
 
@@ -63,6 +63,12 @@ def to_duration(milliseconds: int) -> Duration:
 def to_timestamp(milliseconds: int) -> Timestamp:
     """Milliseconds since the epoch as a protobuf timestamp."""
     return Timestamp(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)
+
+
+def to_message(stored: StoredMessage, store_host: bytes) -> pb.Message:
+    """A stored message as an object, where it goes into a larger one; the hot paths splice."""
+    system = encoding.system_fields(stored, store_host)
+    return pb.Message.FromString(encoding.message_fields(stored, system))
 
 
 def filter_of(expression: pb.FilterExpression) -> Filter:

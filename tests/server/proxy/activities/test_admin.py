@@ -10,9 +10,9 @@ from google.protobuf.message import Message
 from cosmodrome_proto import admin_pb2 as admin
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
-from cosmodrome_server.broker.local_broker import LocalBroker
 from cosmodrome_server.proxy.convert import to_timestamp
 from tests.support.broker_world import START_MS
+from tests.support.fronts import until
 from tests.support.proxy_world import (
     METHODS,
     FakeCall,
@@ -284,11 +284,6 @@ def test_a_question_that_cannot_be_answered_is_refused(
     run(scenario)
 
 
-LOOKS_UP = pytest.mark.skipif(
-    not hasattr(LocalBroker, "find"), reason="the broker cannot look messages up yet"
-)
-
-
 def verify(world: ProxyWorld, message_id: str) -> FakeCall:
     request = admin.VerifyMessageRequest(
         topic=NORMAL, group=BILLING, client_id="client", message_id=message_id
@@ -296,13 +291,13 @@ def verify(world: ProxyWorld, message_id: str) -> FakeCall:
     return world.begin("VerifyMessage", request)
 
 
-@LOOKS_UP
 def test_a_stored_message_is_tried_on_a_client() -> None:
     async def scenario(world: ProxyWorld) -> None:
         stream = world.telemetry(agent())
         await world.send(message(b"try me"))
         await world.world.settle()
         call = verify(world, "id1")
+        await until(lambda: len(stream.messages) == 2)
         command = stream.commands()[-1].verify_message_command
         assert command.message.body == b"try me"
         failed = pb.Status(code=pb.FAILED_TO_CONSUME_MESSAGE, message="no")
@@ -310,26 +305,35 @@ def test_a_stored_message_is_tried_on_a_client() -> None:
         stream.say(rpc.TelemetryCommand(status=failed, verify_message_result=result))
         answer = admin.VerifyMessageResponse.FromString(call.messages[0])
         assert answer.status == failed
-        missing = admin.VerifyMessageResponse.FromString(verify(world, "id9").messages[0])
+        asked = verify(world, "id9")
+        await until(lambda: asked.ended is not None)
+        missing = admin.VerifyMessageResponse.FromString(asked.messages[0])
         assert missing.status.code == pb.MESSAGE_NOT_FOUND
 
     run(scenario)
 
 
-@LOOKS_UP
+async def query(
+    world: ProxyWorld, *, message_id: str = "", message_key: str = ""
+) -> admin.ListMessageResponse:
+    request = admin.ListMessageRequest(topic=NORMAL)
+    if message_id:
+        request.message_id = message_id
+    else:
+        request.message_key = message_key
+    call = world.begin("QueryMessage", request)
+    await until(lambda: call.ended is not None)
+    return admin.ListMessageResponse.FromString(call.messages[0])
+
+
 def test_messages_are_found_by_id_and_by_key() -> None:
     async def scenario(world: ProxyWorld) -> None:
         await world.send(message(b"a", keys=["k"]), message(b"b", message_id="id2", keys=["k"]))
         await world.world.settle()
-        by_id = await world.call(
-            "QueryMessage", admin.ListMessageRequest(topic=NORMAL, message_id="id2")
-        )
+        by_id = await query(world, message_id="id2")
         assert [one.body for one in by_id.messages] == [b"b"]
-        by_key = await world.call(
-            "QueryMessage", admin.ListMessageRequest(topic=NORMAL, message_key="k")
-        )
+        by_key = await query(world, message_key="k")
         assert {one.body for one in by_key.messages} == {b"a", b"b"}
-        none = admin.ListMessageRequest(topic=NORMAL, message_id="id9")
-        assert await world.code("QueryMessage", none) == pb.MESSAGE_NOT_FOUND
+        assert (await query(world, message_id="id9")).status.code == pb.MESSAGE_NOT_FOUND
 
     run(scenario)

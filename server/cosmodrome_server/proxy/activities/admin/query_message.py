@@ -1,13 +1,12 @@
 """QueryMessage: look a message up by its id or one of its keys."""
 
 from cosmodrome_proto import admin_pb2 as admin
-from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_server.errors import BadRequest, BrokerError, MessageNotFound
 from cosmodrome_server.model.message import StoredMessage
 from cosmodrome_server.model.queries import MessageSearch
-from cosmodrome_server.proxy import encoding, status
+from cosmodrome_server.proxy import status
 from cosmodrome_server.proxy.context import Context
-from cosmodrome_server.proxy.convert import timestamp_ms
+from cosmodrome_server.proxy.convert import timestamp_ms, to_message
 from cosmodrome_server.proxy.front import Call
 
 MESSAGES_DEFAULT = 32
@@ -51,10 +50,5 @@ def query_message(context: Context, call: Call, request: admin.ListMessageReques
 def _listed(context: Context, found: list[StoredMessage]) -> admin.ListMessageResponse:
     return admin.ListMessageResponse(
         status=status.OK_STATUS,
-        messages=[
-            pb.Message.FromString(
-                encoding.message_fields(one, encoding.system_fields(one, context.store_host))
-            )
-            for one in found
-        ],
+        messages=[to_message(one, context.store_host) for one in found],
     )

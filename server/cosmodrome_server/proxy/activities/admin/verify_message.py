@@ -3,14 +3,14 @@
 from functools import partial
 
 from cosmodrome_proto import admin_pb2 as admin
-from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
 from cosmodrome_server.errors import BadRequest, BrokerError, MessageNotFound
 from cosmodrome_server.model.message import StoredMessage
 from cosmodrome_server.model.queries import MessageSearch
-from cosmodrome_server.proxy import encoding, status
+from cosmodrome_server.proxy import status
 from cosmodrome_server.proxy.activities.admin.clients import consumer
 from cosmodrome_server.proxy.context import Context
+from cosmodrome_server.proxy.convert import to_message
 from cosmodrome_server.proxy.front import Call
 
 
@@ -43,9 +43,7 @@ def _ask(
         assert isinstance(error, BrokerError), "an empty list was replaced"
         call.reply(status.error_field(error))
         return
-    shown = pb.Message.FromString(
-        encoding.message_fields(found[0], encoding.system_fields(found[0], context.store_host))
-    )
+    shown = to_message(found[0], context.store_host)
 
     def on_answer(answer: rpc.TelemetryCommand | BrokerError) -> None:
         if isinstance(answer, BrokerError):
