@@ -1,0 +1,1 @@
+"""The gate by itself: what a call costs before anything is done with it."""
