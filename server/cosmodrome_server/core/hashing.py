@@ -7,7 +7,7 @@ _U64 = 0xFFFF_FFFF_FFFF_FFFF
 _LCG_MULTIPLIER = 2862933555777941757
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=16_384)
 def java_hash(text: str) -> int:
     """Hash as Java's `String.hashCode` does, read as unsigned 32 bits.
 
@@ -44,7 +44,7 @@ def jump_hash(key: int, buckets: int) -> int:
         candidate = following
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=16_384)
 def queue_of_message_group(message_group: str, queues: int) -> int:
     """The queue all messages of a message group go to."""
     unsigned = java_hash(message_group)

@@ -25,7 +25,7 @@ from cosmodrome_server.model.log import MessageRecord, QueueReader
 # Messages of one queue held back for their groups before the scan stops. 4 leases' worth:
 # beyond it a stuck group is better seen as lag than as memory.
 HELD_MAX = 2_048
-_NAMES_MAX = 200_000
+_NAMES_MAX = 50_000
 
 MessageKey = tuple[int, int, int]
 

@@ -31,7 +31,7 @@ _SEAL_CHARS = 56
 _DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _SUFFIXES = [high + low for high in _DIGITS for low in _DIGITS][:512]
 _DELTAS = {suffix: delta for delta, suffix in enumerate(_SUFFIXES)}
-_CACHE_MAX = 65_536
+_CACHE_MAX = 16_384
 
 
 @dataclass(frozen=True, slots=True)

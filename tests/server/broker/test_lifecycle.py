@@ -236,3 +236,33 @@ def test_a_wall_clock_that_jumps_ends_no_delivery(run: Run) -> None:
         world.broker.ack("billing", "orders", delivery.receipt_handle)
 
     run(scenario)
+
+
+def test_store_times_never_go_back_also_across_a_restart(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await world.send("orders", new_message(b"a"))
+        await world.restart()
+        world.clocks.wall_ms -= 86_400_000
+        await world.send("orders", new_message(b"b"))
+        first, second = world.receive("orders", "billing")
+        assert second.message.store_timestamp_ms >= first.message.store_timestamp_ms
+
+    run(scenario)
+
+
+def test_a_deleted_group_forgets_and_its_waiters_are_answered(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await world.send("orders", new_message(b"a"))
+        (delivery,) = world.receive("orders", "billing")
+        given: list[list[bytes]] = []
+        world.broker.wait(waiter(world, given))
+        world.broker.delete_group("billing")
+        await world.settle()
+        with pytest.raises(InvalidReceiptHandle):
+            world.broker.ack("billing", "orders", delivery.receipt_handle)
+        await world.later(20_000)
+        assert given == [[]]
+        world.broker.create_group(Group("billing"))
+        assert bodies(world.receive("orders", "billing")) == [b"a"]
+
+    run(scenario)
