@@ -77,9 +77,15 @@ def _to_topic(
     from pyspark.sql import functions as F  # noqa: N812, PLC0415  # Spark's own convention
 
     bodies = rows.select(F.to_json(F.struct("*")).alias("body"))
-    target = {"job": context.config.name, **context.config.target}
-    writer = bodies.writeStream.format("rocketmq").outputMode(options.output_mode)
-    return writer.options(**target)
+    target = context.config.target
+
+    def send(frame: "DataFrame", batch: int) -> None:
+        # Spark takes a Python sink in append mode only. The job's name carries the batch,
+        # so that a repeat is recognised.
+        job = f"{context.config.name}:{batch}"
+        frame.write.format("rocketmq").mode("append").options(**{"job": job, **target}).save()
+
+    return bodies.writeStream.outputMode(options.output_mode).foreachBatch(send)
 
 
 def _sql(options: AggregateOptions) -> str:

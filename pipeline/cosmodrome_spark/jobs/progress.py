@@ -80,9 +80,9 @@ def _offsets(text: Any) -> dict[Any, int]:  # noqa: ANN401 - JSON text, or what 
 
 
 class Listener(StreamingQueryListener):
-    """Hands Spark's events on as `BatchProgress`."""
+    """Hands Spark's events on as `BatchProgress`, with the id of the query's run."""
 
-    def __init__(self, job: str, tell: Callable[[BatchProgress], None]) -> None:
+    def __init__(self, job: str, tell: Callable[[str, BatchProgress], None]) -> None:
         super().__init__()
         self._job = job
         self._tell = tell
@@ -92,7 +92,7 @@ class Listener(StreamingQueryListener):
 
     def onQueryProgress(self, event: "QueryProgressEvent") -> None:  # noqa: N802
         """One batch is done."""
-        self._tell(batch_progress(self._job, event.progress))
+        self._tell(str(event.progress.runId), batch_progress(self._job, event.progress))
 
     def onQueryIdle(self, event: "QueryIdleEvent") -> None:  # noqa: N802
         """Nothing new on the topics."""

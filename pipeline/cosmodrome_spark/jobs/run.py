@@ -18,7 +18,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cosmodrome_spark.jobs.config import JobConfig
-from cosmodrome_spark.jobs.progress import BatchProgress, Listener, Teller, prometheus
+from cosmodrome_spark.jobs.progress import (
+    BatchProgress,
+    Listener,
+    Teller,
+    batch_progress,
+    prometheus,
+)
 from cosmodrome_spark.session import build_session
 
 if TYPE_CHECKING:
@@ -111,10 +117,14 @@ def run_query(context: JobContext, writer: "Callable[[], DataStreamWriter]") -> 
     stream = context.config.stream
     checkpoint = context.config.must_checkpoint()
     healthy = threading.Event()
+    told: set[tuple[str, int]] = set()
 
-    def tell(progress: BatchProgress) -> None:
-        healthy.set()
-        context.tell(progress)
+    def tell(run: str, progress: BatchProgress) -> None:
+        # Spark's listener may be late, or too late: what it did not tell is told at the end.
+        if (run, progress.batch) not in told:
+            told.add((run, progress.batch))
+            healthy.set()
+            context.tell(progress)
 
     listener = Listener(context.config.name, tell)
     context.spark.streams.addListener(listener)
@@ -126,7 +136,10 @@ def run_query(context: JobContext, writer: "Callable[[], DataStreamWriter]") -> 
                 made = made.trigger(availableNow=True)
             else:
                 made = made.trigger(processingTime=f"{stream.trigger_ms} milliseconds")
-            failure = _await(made.start(), context)
+            query = made.start()
+            failure = _await(query, context)
+            for each in query.recentProgress:
+                tell(str(each.runId), batch_progress(context.config.name, each))
             if failure is None:
                 return 0
             attempt = 1 if healthy.is_set() else attempt + 1

@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,12 +28,16 @@ _BATCH_PROPERTY, _QUERY_PROPERTY = "streaming.sql.batchId", "sql.streaming.query
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task wrote: how many, and its tokens where it only staged."""
+    """What one task wrote: how many, and its tokens where it only staged.
+
+    `lineage` is the checkpoint's id: batch numbers begin again with a new checkpoint.
+    """
 
     partition: int
     rows: int
     refused: int
     tokens: tuple[int, ...] = ()
+    lineage: str = ""
 
 
 class TopicWriter(DataSourceArrowWriter):
@@ -74,14 +78,16 @@ class StreamTopicWriter(DataSourceStreamArrowWriter):
                 "or a dedupKey with foreachBatch"
             )
         job = self._options.job or query or ""
-        return write_task(self._options, iterator, Place(job, int(batch), _partition()))
+        written = write_task(self._options, iterator, Place(job, int(batch), _partition()))
+        return replace(written, lineage=query or job)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish what was staged; Spark may call this again after a crash."""
         job = self._options.job
         if self._options.dedup == "transaction":
             assert job, "checked when the writer was made"
-            _publish(self._options, job, job, batchId, messages)
+            lineages = {each.lineage for each in messages if isinstance(each, Written)}
+            _publish(self._options, job, next(iter(lineages), job), batchId, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Staged messages are forgotten by the server; sent ones are sent."""
@@ -143,7 +149,7 @@ def _publish(
 ) -> None:
     written = [each for each in messages if isinstance(each, Written)]
     tokens = [token for each in sorted(written, key=lambda w: w.partition) for token in each.tokens]
-    if options.dedup == "transaction":
+    if options.dedup == "transaction" and tokens:
         publish(options.connection, job, lineage, batch, tokens)
 
 

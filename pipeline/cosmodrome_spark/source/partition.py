@@ -31,8 +31,11 @@ def plan_partitions(spans: list[QueueRange], options: SourceOptions) -> list[Ran
 
 
 def read_partition(
-    connection: Connection, query: ReadQuery, partition: InputPartition
+    connection: Connection, query: ReadQuery, partition: InputPartition | None
 ) -> Iterator[pa.RecordBatch]:
-    """Read one task's ranges, on an executor."""
-    assert isinstance(partition, RangesPartition)
-    yield from read_ranges(connection, partition.spans, query)
+    """Read one task's ranges, on an executor.
+
+    Spark makes one task without a partition where there is nothing to read.
+    """
+    if isinstance(partition, RangesPartition):
+        yield from read_ranges(connection, partition.spans, query)
