@@ -2,7 +2,8 @@
 
     SETTINGS ──▶ registered, kept over restarts ──▶ answered with merged settings
     group or topic changed ──▶ merged settings pushed at once
-    silence, NotifyClientTermination ──▶ forgotten; what is renewed for it is released
+    stream closed and 30 s of silence ──▶ what is renewed for it is released
+    NotifyClientTermination, 120 s of silence ──▶ forgotten
     VerifyMessage, PrintThreadStackTrace ──▶ relayed with a nonce, answered within 5 s
 
 `core.client_session` knows who is there; here are the streams, and what is written to them.
@@ -39,6 +40,8 @@ from cosmodrome_server.proxy.convert import duration_ms
 from cosmodrome_server.proxy.front import Call
 
 KEPT_PREFIX = "client/"
+# A client without a stream that missed three heartbeats holds no messages any longer.
+LOST_MS = 30_000
 RELAY_TIMEOUT_MS = 5_000
 RELAYS_MAX = 1_000
 
@@ -64,6 +67,8 @@ class Sessions:
         self._config = config
         self._known = ClientSessions(config.delivery.registration_s * 1000)
         self._streams: dict[str, Call] = {}
+        # Since when clients have no stream; until what is renewed for them is released.
+        self._closed: dict[str, int] = {}
         self._relays: dict[str, _Relay] = {}
         self._turn = 0
 
@@ -83,6 +88,7 @@ class Sessions:
         for key, value in self._broker.kept(KEPT_PREFIX).items():
             session = session_of(key.removeprefix(KEPT_PREFIX), pb.Settings.FromString(value))
             self._known.register(session, now_ms)
+            self._closed[session.client_id] = now_ms
 
     def register(self, client_id: str, sent: pb.Settings, call: Call) -> pb.Settings:
         """Take a client's settings in and return what it is to work with.
@@ -98,6 +104,7 @@ class Sessions:
         if before is None or before.settings != session.settings:
             self._broker.keep(KEPT_PREFIX + client_id, session.settings)
         self._streams[client_id] = call
+        self._closed.pop(client_id, None)
         return settings_of.merged(sent, group, self._config)
 
     def _group_of(self, sent: pb.Settings) -> Group | None:
@@ -127,6 +134,7 @@ class Sessions:
 
     def _forget(self, session: ClientSession) -> None:
         self._streams.pop(session.client_id, None)
+        self._closed.pop(session.client_id, None)
         if session.settings:
             self._broker.keep(KEPT_PREFIX + session.client_id, None)
         if session.client_type is not ClientType.PRODUCER:
@@ -146,6 +154,7 @@ class Sessions:
         """A stream ended; the client stays known until it expires."""
         if self._streams.get(client_id) is call:
             del self._streams[client_id]
+            self._closed[client_id] = self._clock.monotonic_ms()
 
     def tick(self) -> None:
         """Expire clients and unanswered questions; called every second."""
@@ -153,12 +162,25 @@ class Sessions:
         for session in self._known.expire(now_ms):
             _log.info("client expired client_id=%s group=%s", session.client_id, session.group)
             self._forget(session)
+        for client_id in self._lost(now_ms):
+            del self._closed[client_id]
+            self._broker.client_gone(client_id)
         late = [nonce for nonce, relay in self._relays.items() if relay.deadline_ms <= now_ms]
         for nonce in late:
             relay = self._relays.pop(nonce)
             relay.on_answer(
                 ClientTimeout(f"client {relay.client_id} did not answer in {RELAY_TIMEOUT_MS} ms")
             )
+
+    def _lost(self, now_ms: int) -> list[str]:
+        """Clients without a stream and not heard of since."""
+        lost = []
+        for client_id, closed_ms in self._closed.items():
+            session = self._known.get(client_id)
+            seen_ms = closed_ms if session is None else max(closed_ms, session.seen_ms)
+            if now_ms - seen_ms >= LOST_MS:
+                lost.append(client_id)
+        return lost
 
     # What is written to clients.
 

@@ -90,6 +90,41 @@ def test_the_newest_stream_of_a_client_is_the_one_written_to() -> None:
     run(scenario)
 
 
+def test_a_client_whose_stream_closed_and_that_is_silent_holds_messages_no_longer() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        await world.send(message())
+        stream = world.telemetry(consumer_settings())
+        assert len(await world.receive(auto_renew=True)) == 1
+        stream.cancel()
+        for _ in range(6):
+            await world.later(10_000)
+            assert await world.code("Heartbeat", BEAT) == pb.OK
+        assert await world.receive_nothing(), "it heartbeats, so it lives"
+        for _ in range(3):
+            await world.later(10_000)
+        await world.later(1_100)
+        (again,) = await world.receive()
+        assert again.system_properties.delivery_attempt == 2
+        assert await world.code("Heartbeat", BEAT) == pb.OK, "it is known still"
+
+    run(scenario)
+
+
+def test_a_client_that_opens_a_new_stream_keeps_its_messages() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        await world.send(message())
+        stream = world.telemetry(consumer_settings())
+        assert len(await world.receive(auto_renew=True)) == 1
+        stream.cancel()
+        await world.later(20_000)
+        world.telemetry(consumer_settings())
+        for _ in range(5):
+            await world.later(10_000)
+        assert await world.receive_nothing()
+
+    run(scenario)
+
+
 def half(topic: str) -> StoredMessage:
     system = pb.SystemProperties(message_id="id1", message_type=pb.TRANSACTION)
     return StoredMessage(topic, 0, 0, 1, system.SerializeToString(), b"", b"half")
