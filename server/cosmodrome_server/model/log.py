@@ -205,7 +205,12 @@ class Log(QueueReader, Protocol):
         """Put messages into the open frame, all of them or none; raises as `stage_message`."""
 
     def stage(self, kind: RecordKind, payload: bytes) -> int:
-        """Put a state record into the open frame; return its position; raises StoreFailed."""
+        """Put a state record into the open frame; return its position.
+
+        Raises:
+            StoreFull: Even the space kept for state records is used up.
+            StoreFailed: A write failed earlier; nothing is taken any more.
+        """
 
     def index(
         self, topic_id: int, queue_id: int, queue_offset: int, entry: tuple[int, int, int]

@@ -221,12 +221,7 @@ class CommitLog:
         return [self.stage_message(record) for record in records]
 
     def stage(self, kind: RecordKind, payload: bytes) -> int:
-        """See `Log.stage`.
-
-        Raises:
-            StoreFull: The disk is full and the reserve used up.
-            StoreFailed: A write failed earlier; nothing is taken any more.
-        """
+        """See `Log.stage`."""
         length = STATE_HEAD_BYTES + len(payload)
         if self._position + length > self._state_limit:
             self._make_room(length, is_message=False)

@@ -29,6 +29,8 @@ from cosmodrome_server.errors import CorruptFrame, TornFrame
 MAGIC = 0x314D4643  # "CFM1"
 MAGIC_BYTES = MAGIC.to_bytes(4, "little")
 HEADER_BYTES = 48
+# Where a header says of which segment it is.
+SEGMENT_AT = 40
 # Far above what can be staged (store.staged_mib) and what a snapshot takes.
 PAYLOAD_BYTES_MAX = 1 << 30
 

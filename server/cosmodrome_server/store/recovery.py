@@ -238,19 +238,17 @@ class Replay:
             file = self._files.open(segment.path_of(self._directory, header))
             try:
                 for item in scan(file, header, start, self._lsn):
-                    match item:
-                        case Found():
-                            self._pass(header, item)
-                            yield header, item
-                        case Bad():
-                            cut_bytes = self._unpromised_bytes(file, header, item)
-                            if cut_bytes:
-                                tail = Tail(item.start, is_torn=True, reason=item.reason)
-                                break
-                            self._skip(header, item)
-                        case Tail():
-                            tail = item
-                            cut_bytes = FRAME_HEADER_BYTES if item.is_torn else 0
+                    if isinstance(item, Found):
+                        self._pass(header, item)
+                        yield header, item
+                    elif isinstance(item, Tail):
+                        tail = item
+                        cut_bytes = FRAME_HEADER_BYTES if item.is_torn else 0
+                    elif cut_bytes := self._unpromised_bytes(file, header, item):
+                        tail = Tail(item.start, is_torn=True, reason=item.reason)
+                        break
+                    else:
+                        self._skip(header, item)
             finally:
                 file.close()
             self._end_segment(header, tail)

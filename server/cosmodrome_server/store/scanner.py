@@ -125,13 +125,20 @@ class _Reader:
             data = self._bytes(position, min(_WINDOW_BYTES, self._size - position))
             at = data.find(framing.MAGIC_BYTES)
             while at >= 0:
-                try:
-                    return self.frame(position + at, after_lsn)
-                except (TornFrame, CorruptFrame):
-                    at = data.find(framing.MAGIC_BYTES, at + 1)
+                if self._may_be_ours(data, at):
+                    try:
+                        return self.frame(position + at, after_lsn)
+                    except (TornFrame, CorruptFrame):
+                        pass
+                at = data.find(framing.MAGIC_BYTES, at + 1)
             # A magic number may lie across the border of two windows.
             position += max(1, len(data) - len(framing.MAGIC_BYTES) + 1)
         return None
+
+    def _may_be_ours(self, data: bytes, at: int) -> bool:
+        """Whether a magic number is not of another segment: a recycled file is full of those."""
+        stated = data[at + framing.SEGMENT_AT : at + framing.SEGMENT_AT + 4]
+        return len(stated) < 4 or stated == self._number.to_bytes(4, "little")
 
     def _header(self, position: int, after_lsn: int) -> framing.FrameHeader:
         header = framing.decode_header(self._bytes(position, framing.HEADER_BYTES))

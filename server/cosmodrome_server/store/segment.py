@@ -28,7 +28,7 @@ from struct import Struct
 
 from google_crc32c import value as crc32c
 
-from cosmodrome_server.errors import CorruptFrame
+from cosmodrome_server.errors import CorruptFrame, StoreError
 from cosmodrome_server.store.files import File
 
 HEADER_BYTES = 64
@@ -123,7 +123,8 @@ def decode_header(data: bytes) -> SegmentHeader:
     """Read the first 64 bytes of a segment.
 
     Raises:
-        CorruptFrame: They are damaged, no segment's, or a newer version's.
+        CorruptFrame: They are damaged, or no segment's.
+        StoreError: A newer version wrote them, undamaged.
     """
     if len(data) < HEADER_BYTES or data[:8] != _MAGIC:
         raise CorruptFrame("this is no segment")
@@ -134,7 +135,7 @@ def decode_header(data: bytes) -> SegmentHeader:
         covered
     )
     if version != VERSION or algorithm != _CRC32C:
-        raise CorruptFrame(
+        raise StoreError(
             f"segment {number} has format {version} with checksum {algorithm}; "
             f"this version reads format {VERSION} with checksum {_CRC32C}"
         )

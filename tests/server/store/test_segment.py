@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosmodrome_server.errors import CorruptFrame
+from cosmodrome_server.errors import CorruptFrame, StoreError
 from cosmodrome_server.store import segment
 from cosmodrome_server.store.segment import SegmentHeader
 
@@ -38,7 +38,7 @@ def test_a_newer_format_is_refused_with_its_number(monkeypatch: pytest.MonkeyPat
     data = segment.encode_header(SegmentHeader(1, 2, 3, 4))
     monkeypatch.undo()
 
-    with pytest.raises(CorruptFrame, match="format 2"):
+    with pytest.raises(StoreError, match="format 2"):
         segment.decode_header(data)
 
 
