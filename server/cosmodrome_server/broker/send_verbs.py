@@ -65,11 +65,14 @@ class SendVerbs(CatalogueVerbs):
                 raise OverloadedError(f"{waiting} delayed messages wait (delays.pending_max)")
 
     def _count_sent(self, topic: str, messages: Sequence[NewMessage]) -> None:
-        # Almost always one type; the rest is exact too, message by message.
-        first = messages[0].message_type
-        if all(message.message_type is first for message in messages):
-            body_bytes = sum(len(message.body) for message in messages)
-            self._counters.sent(topic, first, len(messages), body_bytes)
-        else:
-            for message in messages:
-                self._counters.sent(topic, message.message_type, 1, len(message.body))
+        counters = self._counters
+        # Runs of one type, which is nearly always the whole batch.
+        run_type = messages[0].message_type
+        count = body_bytes = 0
+        for message in messages:
+            if message.message_type is not run_type:
+                counters.sent(topic, run_type, count, body_bytes)
+                run_type, count, body_bytes = message.message_type, 0, 0
+            count += 1
+            body_bytes += len(message.body)
+        counters.sent(topic, run_type, count, body_bytes)

@@ -55,9 +55,17 @@ class TopicState:
         next_offsets: Per queue, the offset the next message gets.
         visible_offsets: Per queue, one past the last durable message.
         last_queue: The queue of the last message, for the rotation of senders.
+        is_writable: Whether its permission lets producers send.
     """
 
-    __slots__ = ("last_queue", "next_offsets", "topic", "topic_id", "visible_offsets")
+    __slots__ = (
+        "is_writable",
+        "last_queue",
+        "next_offsets",
+        "topic",
+        "topic_id",
+        "visible_offsets",
+    )
 
     def __init__(self, topic: Topic, topic_id: int) -> None:
         self.topic = topic
@@ -65,6 +73,7 @@ class TopicState:
         self.next_offsets = [0] * topic.queues
         self.visible_offsets = [0] * topic.queues
         self.last_queue = -1
+        self.is_writable = topic.permission.is_writable
 
     def change(self, topic: Topic) -> None:
         """Take a new form; queues may have been added."""
@@ -72,6 +81,7 @@ class TopicState:
         self.next_offsets += [0] * added
         self.visible_offsets += [0] * added
         self.topic = topic
+        self.is_writable = topic.permission.is_writable
 
 
 class GroupState:

@@ -22,7 +22,6 @@ about one queue of one group go on with its place:
 
 from dataclasses import dataclass
 from struct import Struct
-from typing import ClassVar
 
 from cosmodrome_server.model.log import RecordKind
 
@@ -68,8 +67,6 @@ class Pop:
         attempt_id: The client's name for this receive (FIFO), or "".
     """
 
-    kind: ClassVar[RecordKind] = RecordKind.POP
-
     at_ms: int
     group_id: int
     topic_id: int
@@ -85,6 +82,11 @@ class Pop:
     is_auto_renewed: bool = False
     client_id: str = ""
     attempt_id: str = ""
+
+    @property
+    def kind(self) -> RecordKind:
+        """POP."""
+        return RecordKind.POP
 
     def encode(self) -> bytes:
         """The payload."""
@@ -156,14 +158,17 @@ class Pop:
 class Ack:
     """A delivery ended for good; lease 0: a message that waits for redelivery is given up."""
 
-    kind: ClassVar[RecordKind] = RecordKind.ACK
-
     at_ms: int
     group_id: int
     topic_id: int
     queue_id: int
     lease_id: int
     queue_offset: int
+
+    @property
+    def kind(self) -> RecordKind:
+        """ACK."""
+        return RecordKind.ACK
 
     def encode(self) -> bytes:
         """The payload."""
@@ -194,8 +199,6 @@ class ChangeInvisible:
         is_suspended: Whether the redelivery keeps its attempt.
     """
 
-    kind: ClassVar[RecordKind] = RecordKind.CHANGE_INVISIBLE
-
     at_ms: int
     group_id: int
     topic_id: int
@@ -205,6 +208,11 @@ class ChangeInvisible:
     new_lease_id: int
     invisible_ms: int
     is_suspended: bool
+
+    @property
+    def kind(self) -> RecordKind:
+        """CHANGE_INVISIBLE."""
+        return RecordKind.CHANGE_INVISIBLE
 
     def encode(self) -> bytes:
         """The payload."""
@@ -234,8 +242,6 @@ class Renew:
         is_last: It is not renewed again: its client is gone, or it was renewed long enough.
     """
 
-    kind: ClassVar[RecordKind] = RecordKind.RENEW
-
     at_ms: int
     group_id: int
     topic_id: int
@@ -243,6 +249,11 @@ class Renew:
     lease_id: int
     invisible_ms: int
     is_last: bool
+
+    @property
+    def kind(self) -> RecordKind:
+        """RENEW."""
+        return RecordKind.RENEW
 
     def encode(self) -> bytes:
         """The payload."""
@@ -272,8 +283,6 @@ class DeadLetter:
         copy_offset: Where its copy lies in the dead letter topic.
     """
 
-    kind: ClassVar[RecordKind] = RecordKind.DEAD_LETTER
-
     at_ms: int
     group_id: int
     topic_id: int
@@ -281,6 +290,11 @@ class DeadLetter:
     lease_id: int
     queue_offset: int
     copy_offset: int
+
+    @property
+    def kind(self) -> RecordKind:
+        """DEAD_LETTER."""
+        return RecordKind.DEAD_LETTER
 
     def encode(self) -> bytes:
         """The payload."""

@@ -16,6 +16,7 @@ from cosmodrome_server.model.log import MessageRecord, MessageState
 from cosmodrome_server.model.message import MessageType, NewMessage
 from cosmodrome_server.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, TopicType
 
+_TAKES_ALL = (DEAD_LETTER_PREFIX, RETRY_PREFIX)
 _ACCEPTED = {
     TopicType.NORMAL: frozenset({MessageType.NORMAL}),
     TopicType.FIFO: frozenset({MessageType.FIFO}),
@@ -37,13 +38,11 @@ def check_acceptance(topic: TopicState, messages: Sequence[NewMessage]) -> None:
         MessageTypeConflict: Names the first that does not fit.
     """
     settings = topic.topic
-    if not settings.permission.is_writable:
+    if not topic.is_writable:
         raise Forbidden(f"topic {settings.name} takes no messages: its permission is read only")
-    if settings.name.startswith((DEAD_LETTER_PREFIX, RETRY_PREFIX)):
-        return
     accepted = _ACCEPTED[settings.topic_type]
     for message in messages:
-        if message.message_type not in accepted:
+        if message.message_type not in accepted and not settings.name.startswith(_TAKES_ALL):
             raise MessageTypeConflict(
                 f"topic {settings.name} takes {settings.topic_type} messages,"
                 f" message {message.message_id} is {message.message_type.name}"
