@@ -93,7 +93,18 @@ RUST = Language(
     has_tls_by_default=False,
 )
 
-LANGUAGES = (PYTHON, NODE, JAVA, GO, RUST)
+SDK = Language(
+    name="sdk",
+    title="Cosmodrome",
+    package="cosmodrome (this repository)",
+    tools=(),
+    features=ALL | {LITE_SIMPLE, LITE_OFFSET, MAX_ATTEMPTS},
+    has_tls_by_default=False,
+    is_required=True,
+)
+
+OFFICIAL = (PYTHON, NODE, JAVA, GO, RUST)
+LANGUAGES = (*OFFICIAL, SDK)
 
 # Clients that exist and are not here, with the reason that docs/conformance.md gives.
 ABSENT = {

@@ -51,6 +51,8 @@ def program(language: Language) -> Program:
     missing = [tool for tool in language.tools if shutil.which(tool) is None]
     if missing:
         raise Unavailable(f"no {language.title} client here: {', '.join(missing)} not installed")
+    if language.name == "sdk":
+        return Program((sys.executable, str(CLIENTS / "sdk" / "driver.py")), CLIENTS)
     if language.name == "python":
         return _python()
     folder = CACHE / f"{language.name}-{_hash_of(CLIENTS / language.name)}"

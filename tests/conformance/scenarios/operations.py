@@ -15,6 +15,7 @@ from tests.conformance.scenarios.delivery import collect, consumer_of
 
 WORKING_AGAIN_SECONDS_MAX = 15.0
 DRAIN_SECONDS_MAX = 10.0
+LEASE_SECONDS = 60.0
 
 
 async def round_trip(bench: Bench, connection: Connection) -> None:
@@ -177,6 +178,9 @@ class Load:
                 for message in await collect(consumer, 1, within=1):
                     self.seen.setdefault(message.body.decode(), message.at)
 
+    def missing(self) -> set[str]:
+        return self.acked.keys() - self.seen.keys()
+
     def sent_since(self, moment: float) -> bool:
         return any(at > moment for at in self.acked.values())
 
@@ -204,13 +208,15 @@ async def under_load(own: OwnBench) -> AsyncIterator[Load]:
     async with asyncio.TaskGroup() as tasks:
         sending = tasks.create_task(load.send(producer))
         receiving = tasks.create_task(load.receive(own, group))
-        clock = asyncio.get_running_loop()
         await until(lambda: load.received_since(0), 30, "receiving")
-        del clock
         yield load
         load.is_sending = False
         await sending
-        await until(lambda: load.acked.keys() <= load.seen.keys(), 60, "all acked received")
+        # What was under way to the consumer when the server died is its own until its lease,
+        # one minute for push consumers, ends.
+        with suppress(AssertionError):
+            await until(lambda: not load.missing(), LEASE_SECONDS + 60, "all acked received")
+        assert not load.missing(), f"{len(load.missing())} lost: {sorted(load.missing())[:20]}"
         receiving.cancel()
 
 
@@ -227,7 +233,11 @@ async def _restarted(own: OwnBench, load: Load, end: Callable[[], Awaitable[int]
     return waited
 
 
-@scenario("E-9", "killed and restarted under load, twice: nothing acked is lost, works within 15 s")
+@scenario(
+    "E-9",
+    "killed and restarted under load, twice: nothing acked is lost, works within 15 s",
+    seconds_max=300,
+)
 async def killed_under_load(bench: Bench) -> str:
     async with bench.own_server() as own, under_load(own) as load:
         first = await _restarted(own, load, own.broker.kill)
@@ -236,7 +246,11 @@ async def killed_under_load(bench: Bench) -> str:
     return f"{first:.1f} and {second:.1f} s, {len(load.acked)} acked, {load.failures} refused"
 
 
-@scenario("E-16", "drained by SIGTERM under load and restarted: exits 0 in 10 s, nothing is lost")
+@scenario(
+    "E-16",
+    "drained by SIGTERM under load and restarted: exits 0 in 10 s, nothing is lost",
+    seconds_max=300,
+)
 async def drained_under_load(bench: Bench) -> str:
     async with bench.own_server() as own, under_load(own) as load:
         clock = asyncio.get_running_loop()

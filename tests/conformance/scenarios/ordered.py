@@ -72,7 +72,7 @@ async def order_with_failures(bench: Bench) -> None:
     sent = await send_groups(producer, topic, ("a",), 5)
     received = await consumer.until(lambda seen: len(succeeded(seen).get("a", [])) == 5, 90)
     bodies = [message.body for message in received]
-    assert bodies == [body for body in sent["a"] for _ in range(2)]
+    assert bodies == [body for body in sent["a"] for _ in range(2)], bodies
 
 
 @scenario("R-3", "FIFO with failures in 3 groups: each keeps the order", PUSH)
@@ -89,4 +89,4 @@ async def order_in_groups(bench: Bench) -> None:
         return sum(map(len, succeeded(seen).values())) == 6
 
     for received in await asyncio.gather(*(c.until(all_taken, 90) for c in consumers)):
-        assert succeeded(received) == sent
+        assert succeeded(received) == sent, [(m.body, m.attempt, m.result) for m in received]

@@ -213,6 +213,9 @@ async function run(command) {
   }
 }
 
+// A telemetry stream of this client that breaks while it is renewed has no listener for its error,
+// which would end the process: applications need the same line.
+process.on('uncaughtException', error => process.stderr.write(`uncaught exception: ${error?.stack}\n`));
 process.on('unhandledRejection', error => process.stderr.write(`unhandled rejection: ${error?.stack}\n`));
 say({ event: 'ready', client_version: require('rocketmq-client-nodejs/package.json').version });
 readline.createInterface({ input: process.stdin })
