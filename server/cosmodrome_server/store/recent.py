@@ -29,6 +29,8 @@ class RecentMessages:
 
     def end_frame(self, positions: list[int], frame_bytes: int) -> None:
         """The messages at `positions` are one frame; forget the oldest that are too many."""
+        if not positions:
+            return  # Acknowledgements push no message out.
         cost = frame_bytes + _RECORD_BYTES * len(positions)
         self._frames.append((cost, positions))
         self._bytes += cost
