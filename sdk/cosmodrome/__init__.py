@@ -8,6 +8,7 @@ no effect: no thread, no file, no log handler; log records go to the logger "cos
 """
 
 from cosmodrome import errors, sync
+from cosmodrome.admin import AdminClient
 from cosmodrome.config import ClientConfiguration, Tls
 from cosmodrome.credentials import Credentials
 from cosmodrome.errors import (
@@ -20,14 +21,18 @@ from cosmodrome.errors import (
 )
 from cosmodrome.filters import Filter, FilterType
 from cosmodrome.interceptors import HookContext, HookPoint, Interceptor
+from cosmodrome.lite_consumer import LitePushConsumer, LiteSimpleConsumer, OffsetOption
 from cosmodrome.message import DelayLevel, Message, MessageType, MessageView, SendReceipt
+from cosmodrome.offsets import FileOffsetStore, MemoryOffsetStore, OffsetStore
 from cosmodrome.producer import Batching, Producer
+from cosmodrome.pull_consumer import FlowControl, PullConsumer, StartFrom
 from cosmodrome.push_consumer import ConsumerStatistics, PushConsumer
 from cosmodrome.results import ConsumeResult
 from cosmodrome.simple_consumer import SimpleConsumer
 from cosmodrome.transaction import Transaction, TransactionResolution
 
 __all__ = [
+    "AdminClient",
     "Batching",
     "ClientConfiguration",
     "ClientError",
@@ -36,20 +41,29 @@ __all__ = [
     "CosmodromeError",
     "Credentials",
     "DelayLevel",
+    "FileOffsetStore",
     "Filter",
     "FilterType",
+    "FlowControl",
     "HookContext",
     "HookPoint",
     "IllegalArgument",
     "Interceptor",
+    "LitePushConsumer",
+    "LiteSimpleConsumer",
+    "MemoryOffsetStore",
     "Message",
     "MessageType",
     "MessageView",
     "NotRunning",
+    "OffsetOption",
+    "OffsetStore",
     "Producer",
+    "PullConsumer",
     "PushConsumer",
     "SendReceipt",
     "SimpleConsumer",
+    "StartFrom",
     "StatusError",
     "Tls",
     "Transaction",

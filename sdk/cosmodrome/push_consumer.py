@@ -32,6 +32,7 @@ from cosmodrome._client.listening import Caller, ListenerCalls
 from cosmodrome._client.receive_loop import ReceiveLoop
 from cosmodrome._client.receiving import Received, receive
 from cosmodrome._client.session import Command, Session
+from cosmodrome._client.tasks import Tasks
 from cosmodrome._core import convert
 from cosmodrome._core.process_queue import ProcessQueue, Thresholds, change, thresholds
 from cosmodrome._core.route import MessageQueue, queue_of
@@ -139,6 +140,7 @@ class PushConsumer(Consumer):
         self._counts = {"received": 0, "ok": 0, "failed": 0, "corrupted": 0}
         self._calls: ListenerCalls
         self._service: ConsumeService
+        self._receivers: Tasks
 
     @classmethod
     def builder(cls) -> "PushConsumerBuilder[Self]":
@@ -209,6 +211,7 @@ class PushConsumer(Consumer):
             timeout_s=None if timeout is None else seconds_or_delta(timeout).total_seconds(),
         )
         self._service = self._new_service()
+        self._receivers = Tasks()
         self._tasks.spawn(self._scan_for_ever(), "scan assignments")
 
     def _new_service(self) -> ConsumeService:
@@ -230,8 +233,8 @@ class PushConsumer(Consumer):
         for topic in self._topics.values():
             for queue in topic.queues:
                 queue.is_dropped = True
-            for event in topic.evicted.values():
-                event.set()
+        # First, so that nothing given back below is fetched again.
+        await self._receivers.close()
         await self._service.close(self._close_timeout_s)
         self._calls.close()
         self._closed.set()
@@ -302,7 +305,7 @@ class PushConsumer(Consumer):
             state.allowed,
             evicted,
         )
-        self._tasks.spawn(loop.run(), f"receive {queue.queue.topic} {queue.queue.queue_id}")
+        self._receivers.spawn(loop.run(), f"receive {queue.queue.topic} {queue.queue.queue_id}")
 
     def _topic(self, name: str) -> _Topic:
         state = self._topics.get(name)

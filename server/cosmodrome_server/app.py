@@ -18,6 +18,7 @@ from importlib import util
 from pathlib import Path
 
 from cosmodrome_server.broker.local_broker import Attachments, LocalBroker
+from cosmodrome_server.broker.operation_events import Observed, ObservedBroker
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.clock import Clock, SystemClock
 from cosmodrome_server.config import Config, ConfigError
@@ -36,6 +37,7 @@ from cosmodrome_server.proxy.metrics.fleet import OPENCENSUS_PATH, OTLP_PATH, Fl
 from cosmodrome_server.proxy.outgoing import StreamReplies
 from cosmodrome_server.proxy.security.directory import Directory
 from cosmodrome_server.proxy.security.guard import Guard
+from cosmodrome_server.proxy.service import Rpc
 from cosmodrome_server.proxy.sessions import Sessions
 from cosmodrome_server.proxy.tls import Certificates
 from cosmodrome_server.store import opening, timer_bucket
@@ -50,6 +52,7 @@ from cosmodrome_server.store.timer_bucket import TimerBuckets
 _log = logging.getLogger(__name__)
 
 Announce = Callable[[str], None]
+Around = Callable[[Rpc], Rpc]
 TICK_S = 1.0
 # How long clients have to open their streams elsewhere before calls are cut off.
 RECONNECT_S = 0.2
@@ -77,6 +80,8 @@ class App:
         await asyncio.sleep(RECONNECT_S if sessions.streams else 0)
         sessions.close()
         self.health.close()
+        # A drain waits for calls under way; those that only wait must not hold it up.
+        self.broker.end_waits()
         await self.front.drain(self.config.server.drain_s)
         for task in self._background:
             task.cancel()
@@ -105,8 +110,14 @@ class App:
                 _log.exception("a background step failed; the next one is tried all the same")
 
 
-async def start(config: Config, log: Log, clock: Clock) -> App:
+async def start(config: Config, log: Log, clock: Clock, *, around: Around | None = None) -> App:
     """Make every part over an open log and listen.
+
+    Args:
+        config: All settings.
+        log: Closed by the app.
+        clock: The only source of time.
+        around: Puts something in front of every handler; faults in tests.
 
     Raises:
         ConfigError: A setting that cannot work here.
@@ -119,9 +130,24 @@ async def start(config: Config, log: Log, clock: Clock) -> App:
         if not failure.done():
             failure.set_result(error)
 
-    broker = LocalBroker(
-        log, clock, broker_settings(config), on_fatal, _attachments(config, log)
-    )
+    broker = _broker(config, log, clock, on_fatal)
+    try:
+        return await _assemble(broker, config, log, clock, failure, around)
+    except BaseException:
+        await broker.close()
+        raise
+
+
+async def _assemble(
+    broker: LocalBroker,
+    config: Config,
+    log: Log,
+    clock: Clock,
+    failure: asyncio.Future[Exception],
+    around: Around | None,
+) -> App:
+    """Make every other part around a broker, and listen."""
+    loop = asyncio.get_running_loop()
     sessions = Sessions(broker, clock, config)
     sessions.restore()
     certificates = Certificates(config) if config.tls.mode != "off" else None
@@ -140,7 +166,8 @@ async def start(config: Config, log: Log, clock: Clock) -> App:
     collector = Collector(config, clock, broker, sessions, _figures(log, config))
     context.observe = collector.observe
     health = Health((service.MESSAGING_SERVICE, service.ADMIN_SERVICE, service.CONTROL_SERVICE))
-    front = make_front(config, context, health, certificates, fleet_routes(collector.fleet))
+    more = fleet_routes(collector.fleet)
+    front = make_front(config, context, health, certificates, more, around)
     context.sink = front
     events = ClientEvents()
     broker.listen(events)
@@ -152,6 +179,17 @@ async def start(config: Config, log: Log, clock: Clock) -> App:
     app.run_in_background(loop, collector)
     health.set(Serving.SERVING)
     return app
+
+
+def _broker(
+    config: Config, log: Log, clock: Clock, on_fatal: Callable[[Exception], None]
+) -> LocalBroker:
+    """The broker, with operation events where the settings ask for them."""
+    parts = (log, clock, broker_settings(config), on_fatal, _attachments(config, log))
+    if config.events.deliveries or config.events.lag_s:
+        kept = Observed(config.events.deliveries, config.events.lag_s * 1000)
+        return ObservedBroker(*parts, kept)
+    return LocalBroker(*parts)
 
 
 def _bulk(broker: LocalBroker, log: Log, config: Config) -> BulkSource | None:
@@ -176,11 +214,11 @@ def _figures(log: Log, config: Config) -> Callable[[], StoreFigures]:
     return StoreFigures
 
 
-def fleet_routes(fleet: Fleet) -> list[service.Rpc]:
+def fleet_routes(fleet: Fleet) -> list[Rpc]:
     """Where official clients push their metrics when their settings ask for it."""
     return [
-        service.Rpc(OTLP_PATH, Kind.UNARY, fleet.export_otlp),
-        service.Rpc(OPENCENSUS_PATH, Kind.BIDI, fleet.export_opencensus),
+        Rpc(OTLP_PATH, Kind.UNARY, fleet.export_otlp),
+        Rpc(OPENCENSUS_PATH, Kind.BIDI, fleet.export_opencensus),
     ]
 
 
@@ -189,7 +227,8 @@ def make_front(
     context: Context,
     health: Health,
     certificates: Certificates | None,
-    more: list[service.Rpc],
+    more: list[Rpc],
+    around: Around | None = None,
 ) -> Front:
     """The front of the settings; `auto` takes the gate where it is installed.
 
@@ -203,6 +242,8 @@ def make_front(
         context, health, has_reflection=config.server.dev if reflection is None else reflection
     )
     table += more
+    if around is not None:
+        table = [around(rpc) for rpc in table]
     if wanted == "gate" and not has_gate:
         raise ConfigError("server.front is gate, but cosmodrome_gate is not installed: make gate")
     # Imported here: grpcio takes 100 ms and 20 MB that the gate does without.
@@ -254,12 +295,14 @@ def broker_settings(config: Config) -> BrokerSettings:
 
 def _advertised(config: Config, port: int) -> tuple[str, int]:
     """Host and port told to clients that name none."""
-    host, _, named = config.server.advertised.rpartition(":")
-    if host:
-        return host, int(named)
-    return (
-        config.server.host if config.server.host not in ("", "0.0.0.0", "::") else "127.0.0.1"
-    ), port
+    server = config.server
+    if server.advertised:
+        host, _, named = server.advertised.rpartition(":")
+        if not host or not named.isdigit():
+            raise ConfigError(f"server.advertised is HOST:PORT, not {server.advertised!r}")
+        return host.strip("[]"), int(named)
+    listens_everywhere = server.host in ("", "0.0.0.0", "::")
+    return ("127.0.0.1" if listens_everywhere else server.host), port
 
 
 def open_log(config: Config, clock: Clock) -> Log:

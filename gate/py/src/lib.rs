@@ -18,10 +18,6 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// What connections leave behind goes back to the system: ten thousand that came and went cost nothing.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// A gate that listens from its making to `close`.
 #[pyclass(frozen, module = "cosmodrome_gate")]
 struct Server {

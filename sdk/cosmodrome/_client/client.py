@@ -215,7 +215,11 @@ class Client(ABC):
         request = rpc.QueryRouteRequest(
             topic=self._resource(topic), endpoints=self._access_point.to_wire()
         )
-        answer = await self._rpc.call(self._access_point, "QueryRoute", request)
+        # A start waits for a broker that is just starting, too; later a route may stay old.
+        starting = self._state is State.STARTING
+        answer = await self._rpc.call(
+            self._access_point, "QueryRoute", request, is_patient=starting
+        )
         route = route_of(topic, answer.check().message_queues)
         self._routes[topic] = route
         return route

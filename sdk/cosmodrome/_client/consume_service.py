@@ -69,6 +69,11 @@ class ConsumeService(ABC):
                 await self._idle.wait()
         except TimeoutError:
             _log.warning("closing with %d listener calls under way", self._under_way)
+        await self._give_back_rest()
+
+    @abstractmethod
+    async def _give_back_rest(self) -> None:
+        """Give back what no listener has seen."""
 
     @abstractmethod
     def _wake(self) -> None:
@@ -147,19 +152,22 @@ class StandardConsumeService(ConsumeService):
                 return
 
     async def _worker(self) -> None:
-        while True:
-            while not self._work:
-                if self._is_closing:
-                    return
+        while not self._is_closing:
+            if not self._work:
                 waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 self._waiting.append(waiter)
                 await waiter
+                continue
             work = self._work.popleft()
             self._began()
             try:
                 await self._do(work)
             finally:
                 self._ended()
+
+    async def _give_back_rest(self) -> None:
+        rest, self._work = self._work, deque()
+        await asyncio.gather(*(self._give_back(work.queue, work.messages) for work in rest))
 
     async def _do(self, work: _Work) -> None:
         if not self._may_start(work.queue):
@@ -223,6 +231,9 @@ class FifoConsumeService(ConsumeService):
         self._tails[id(queue)] = after
         self._began()
         self._context.tasks.spawn(self._fetch(queue, messages, before, after), "consume fifo")
+
+    async def _give_back_rest(self) -> None:
+        """Each fetch gives its own rest back, in order; `close` has waited for that."""
 
     def _wake(self) -> None:
         self._closing.set()

@@ -75,9 +75,22 @@ class Rpc:
         return signed(self._fixed, self._credentials(), datetime.now(UTC))
 
     async def call(
-        self, endpoints: Endpoints, name: str, request: Message, *, timeout_s: float = 0.0
+        self,
+        endpoints: Endpoints,
+        name: str,
+        request: Message,
+        *,
+        timeout_s: float = 0.0,
+        is_patient: bool = False,
     ) -> Answer:
         """One unary call.
+
+        Args:
+            endpoints: Whom to call.
+            name: The RPC.
+            request: Its message.
+            timeout_s: How long; 0 for the request timeout.
+            is_patient: Wait for a broker that cannot be reached yet, as long.
 
         Raises:
             TransportError: No answer came.
@@ -87,7 +100,12 @@ class Rpc:
         metadata, request_id = self.headers()
         deadline_s = timeout_s or self._configuration.request_timeout_s
         try:
-            response = await cast("Any", make)(request, timeout=deadline_s, metadata=metadata)
+            response = await cast("Any", make)(
+                request,
+                timeout=deadline_s,
+                metadata=metadata,
+                wait_for_ready=is_patient or None,
+            )
         except grpc.aio.AioRpcError as error:
             raise translated(error, name, endpoints, request_id) from error
         except grpc.aio.UsageError as error:

@@ -112,11 +112,16 @@ class LocalBroker(OperationVerbs):
         self._worker.close()
         self._searcher.shutdown()
 
-    async def close(self) -> None:
-        """Answer who waits with nothing, make everything durable, close the log."""
+    def end_waits(self) -> None:
+        """Answer who waits with nothing, now and from now on: the broker is about to stop."""
+        self._waits_end = True
         for waiter in self._polling.take_all():
             waiter.is_open = False
             self._give_up(waiter)
+
+    async def close(self) -> None:
+        """Answer who waits with nothing, make everything durable, close the log."""
+        self.end_waits()
         await self.drain()
         self._stop_timer()
         if not self._is_failed:

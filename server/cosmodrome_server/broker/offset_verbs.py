@@ -161,6 +161,9 @@ class OffsetVerbs(ReceiveVerbs):
 
     def wait_pull(self, waiter: PullWaiter) -> None:
         """See `Messaging`."""
+        if self._waits_end:
+            self._turn_away(waiter)
+            return
         query = waiter.query
         state = self._queue_of(query.topic, query.queue_id)
         place = (PULL_GROUP_ID, state.topic_id, query.queue_id)

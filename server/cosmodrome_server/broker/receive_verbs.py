@@ -25,6 +25,7 @@ class ReceiveVerbs(SettleVerbs):
     def _open_polling(self) -> None:
         self._polling = LongPolling(self._settings.waiters_max, self._settings.waiters_per_group)
         self._to_wake: dict[Place, None] = {}
+        self._waits_end = False
 
     def receive(self, query: ReceiveQuery) -> list[Delivery]:
         """See `Messaging`."""
@@ -119,6 +120,9 @@ class ReceiveVerbs(SettleVerbs):
 
     def wait(self, waiter: Waiter) -> None:
         """See `Messaging`."""
+        if self._waits_end:
+            self._turn_away(waiter)
+            return
         group = self._group(waiter.query.group)
         topic = self._topic(waiter.query.topic)
         self._polling.add(self._place(group, topic, waiter.query), waiter)
@@ -184,6 +188,11 @@ class ReceiveVerbs(SettleVerbs):
         for waiter in self._polling.take_due(self._clock.monotonic_ms()):
             waiter.is_open = False
             self._give_up(waiter)
+
+    def _turn_away(self, waiter: AnyWaiter) -> None:
+        """Answer with nothing, after whoever waits has returned from asking."""
+        waiter.is_open = False
+        self._loop.call_soon(self._give_up, waiter)
 
     def _give_up(self, waiter: AnyWaiter) -> None:
         assert isinstance(waiter, Waiter), "pulls wait elsewhere"

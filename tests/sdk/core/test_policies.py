@@ -75,7 +75,7 @@ def test_each_code_has_its_error(
     assert str(error) == f"no [code {code} from e, request r]"
 
 
-@pytest.mark.parametrize("name", [n for n in pb.Code.keys() if n != "CODE_UNSPECIFIED"])
+@pytest.mark.parametrize("name", [n for n, _ in pb.Code.items() if n != "CODE_UNSPECIFIED"])
 def test_no_code_is_without_a_meaning(name: str) -> None:
     error = status.error_of(pb.Status(code=pb.Code.Value(name)))
     assert (error is None) == (name in {"OK", "MULTIPLE_RESULTS"})

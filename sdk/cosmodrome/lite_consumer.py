@@ -1,0 +1,181 @@
+"""Consumers of lite topics: many small queues under one LITE topic, subscribed to one by one.
+
+    async with LitePushConsumer(
+        "127.0.0.1:8081", bind_topic="sessions", group="chat", listener=show
+    ) as consumer:
+        await consumer.subscribe_lite("session-42")
+
+Each lite topic is consumed in order. Redelivery happens in place; `ConsumeResult.suspend` holds
+one lite topic back without counting an attempt.
+"""
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from cosmodrome._client.consumer import Consumer
+from cosmodrome._client.lite import SYNC_S, LiteTopics, OffsetOption
+from cosmodrome._client.session import Command, Session
+from cosmodrome.config import ClientConfiguration
+from cosmodrome.errors import CosmodromeError, IllegalArgument
+from cosmodrome.interceptors import Interceptor
+from cosmodrome.push_consumer import PushConsumer
+from cosmodrome.results import MessageListener
+from cosmodrome.simple_consumer import SimpleConsumer
+from cosmodrome_proto import definition_pb2 as pb
+
+__all__ = ["LitePushConsumer", "LiteSimpleConsumer", "OffsetOption"]
+
+
+class _Lite(Consumer):
+    """What both kinds do beside consuming."""
+
+    _bind_topic: str
+    _lite: LiteTopics
+
+    @property
+    def lite_topics(self) -> frozenset[str]:
+        """The lite topics it reads now."""
+        return self._lite.names
+
+    async def subscribe_lite(self, lite_topic: str, offset: OffsetOption | None = None) -> None:
+        """Read a lite topic; it need not exist yet.
+
+        Args:
+            lite_topic: Its name: a-z A-Z 0-9 _ -.
+            offset: Where to begin.
+
+        Raises:
+            IllegalArgument: A name no broker takes.
+            LiteSubscriptionQuotaExceeded: One too many.
+            StatusError: The group is not bound to the topic, or the broker refused.
+        """
+        self._check_running()
+        await self._lite.subscribe(lite_topic, offset)
+
+    async def unsubscribe_lite(self, lite_topic: str) -> None:
+        """Read a lite topic no longer."""
+        self._check_running()
+        await self._lite.unsubscribe(lite_topic)
+
+    async def _start_lite(self) -> None:
+        self._lite = LiteTopics(
+            self._rpc,
+            self._resource(self._group),
+            self._resource(self._bind_topic),
+            lambda: self._routes[self._bind_topic].endpoints,
+            lambda: (self._told.lite_quota, self._told.lite_topic_bytes),
+        )
+        await self._lite.sync()
+        self._tasks.spawn(self._every(SYNC_S, SYNC_S, self._lite.sync), "sync lite topics")
+
+    async def _leave_lite(self) -> None:
+        try:
+            await self._lite.leave()
+        except CosmodromeError:
+            return  # the broker forgets it by itself after three silent minutes
+
+    def _notice_taken_over(self, command: Command) -> bool:
+        if command.WhichOneof("command") != "notify_unsubscribe_lite_command":
+            return False
+        self._lite.taken_over(command.notify_unsubscribe_lite_command.lite_topic)
+        return True
+
+
+class LitePushConsumer(_Lite, PushConsumer):
+    """Calls a listener for every message of its lite topics.
+
+    Args:
+        configuration: Where the broker is.
+        bind_topic: The LITE topic they are under.
+        group: The consumer group, bound to that topic.
+        listener: Takes a `MessageView`, returns a `ConsumeResult`; sync or async.
+        concurrency: Listener calls at a time.
+        max_cached_messages, max_cached_bytes: Fetched and not settled.
+        interceptors: Hooks.
+    """
+
+    client_type = pb.LITE_PUSH_CONSUMER
+
+    def __init__(  # noqa: PLR0913 - options of a client
+        self,
+        configuration: ClientConfiguration | str,
+        *,
+        bind_topic: str,
+        group: str,
+        listener: MessageListener,
+        concurrency: int = 20,
+        max_cached_messages: int = 1024,
+        max_cached_bytes: int = 64 << 20,
+        interceptors: Iterable[Interceptor] = (),
+    ) -> None:
+        if not bind_topic:
+            raise IllegalArgument("a lite consumer needs a bind_topic")
+        self._bind_topic = bind_topic
+        super().__init__(
+            configuration,
+            group=group,
+            subscriptions={bind_topic: "*"},
+            listener=listener,
+            concurrency=concurrency,
+            max_cached_messages=max_cached_messages,
+            max_cached_bytes=max_cached_bytes,
+            interceptors=interceptors,
+        )
+
+    async def _on_started(self) -> None:
+        await super()._on_started()
+        await self._start_lite()
+
+    async def _on_closing(self) -> None:
+        await self._leave_lite()
+        await super()._on_closing()
+
+    async def _on_command(self, command: Command, session: Session) -> None:
+        if not self._notice_taken_over(command):
+            await super()._on_command(command, session)
+
+
+class LiteSimpleConsumer(_Lite, SimpleConsumer):
+    """Receives messages of its lite topics on demand.
+
+    Args:
+        configuration: Where the broker is.
+        bind_topic: The LITE topic they are under.
+        group: The consumer group, bound to that topic.
+        await_duration: How long a receive waits when there is nothing.
+        interceptors: Hooks.
+    """
+
+    client_type = pb.LITE_SIMPLE_CONSUMER
+
+    def __init__(
+        self,
+        configuration: ClientConfiguration | str,
+        *,
+        bind_topic: str,
+        group: str,
+        await_duration: timedelta | float = 20,
+        interceptors: Iterable[Interceptor] = (),
+    ) -> None:
+        if not bind_topic:
+            raise IllegalArgument("a lite consumer needs a bind_topic")
+        self._bind_topic = bind_topic
+        super().__init__(
+            configuration,
+            group=group,
+            subscriptions={bind_topic: "*"},
+            await_duration=await_duration,
+            interceptors=interceptors,
+        )
+
+    async def _on_started(self) -> None:
+        await super()._on_started()
+        await self._start_lite()
+
+    async def _on_closing(self) -> None:
+        await self._leave_lite()
+        await super()._on_closing()
+
+    async def _on_command(self, command: Command, session: Session) -> None:
+        if not self._notice_taken_over(command):
+            await super()._on_command(command, session)

@@ -1,0 +1,335 @@
+"""The push consumer against a real broker."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+import cosmodrome
+from cosmodrome import ConsumeResult, IllegalArgument, Message, MessageView, Producer, PushConsumer
+from cosmodrome.testing import TestBroker
+
+Names = Callable[[str], str]
+SUCCESS, FAILURE = ConsumeResult.SUCCESS, ConsumeResult.FAILURE
+
+
+class Seen:
+    """Collects what a listener gets; `count` waits for so many."""
+
+    def __init__(self, result: Callable[[MessageView], object] = lambda _: SUCCESS) -> None:
+        self.messages: list[MessageView] = []
+        self._result = result
+        self._changed = asyncio.Condition()
+
+    async def __call__(self, message: MessageView) -> ConsumeResult:
+        async with self._changed:
+            self.messages.append(message)
+            self._changed.notify_all()
+        result = self._result(message)
+        return result  # type: ignore[return-value] - tests return wrong things on purpose
+
+    async def count(self, number: int) -> None:
+        async with asyncio.timeout(20), self._changed:
+            await self._changed.wait_for(lambda: len(self.messages) >= number)
+
+
+async def send(
+    broker: TestBroker, topic: str, *bodies: bytes, group: str = "", tag: str = ""
+) -> None:
+    async with Producer(broker.endpoint, topics=[topic]) as producer:
+        for body in bodies:
+            await producer.send(Message(topic, body, message_group=group, tag=tag))
+
+
+async def settled(broker: TestBroker) -> None:
+    """Wait until the broker holds nothing, as far as its groups are concerned."""
+    async with asyncio.timeout(20):
+        while await asyncio.to_thread(broker.leftovers):
+            await asyncio.sleep(0.02)
+
+
+async def test_every_message_is_consumed_and_acknowledged(own_broker: TestBroker) -> None:
+    seen = Seen()
+    await send(own_broker, "t", *(str(n).encode() for n in range(100)))
+    async with PushConsumer(
+        own_broker.endpoint, group="g", subscriptions={"t": "*"}, listener=seen
+    ) as consumer:
+        await seen.count(100)
+        await settled(own_broker)
+        assert consumer.statistics().consumed_ok == 100
+        assert consumer.statistics().cached_messages == 0
+    assert {m.body for m in seen.messages} == {str(n).encode() for n in range(100)}
+
+
+@pytest.mark.parametrize("wrong", [FAILURE, None, "success"])
+async def test_whatever_is_not_success_comes_again(own_broker: TestBroker, wrong: object) -> None:
+    own_broker.create_group("g", backoff=(timedelta(milliseconds=50),))
+    seen = Seen(lambda m: wrong if m.delivery_attempt == 1 else SUCCESS)
+    await send(own_broker, "t", b"x")
+    async with PushConsumer(
+        own_broker.endpoint, group="g", subscriptions={"t": "*"}, listener=seen
+    ):
+        await seen.count(2)
+        await settled(own_broker)
+    assert [m.delivery_attempt for m in seen.messages] == [1, 2]
+
+
+async def test_a_message_that_always_fails_becomes_a_dead_letter(own_broker: TestBroker) -> None:
+    own_broker.create_group("g", max_attempts=3, backoff=(timedelta(milliseconds=20),))
+
+    def fail(message: MessageView) -> object:
+        raise ValueError(message.message_id)
+
+    seen = Seen(fail)
+    await send(own_broker, "t", b"poison")
+    async with PushConsumer(
+        own_broker.endpoint, group="g", subscriptions={"t": "*"}, listener=seen
+    ):
+        await seen.count(3)
+        async with asyncio.timeout(20):
+            while not (left := await asyncio.to_thread(own_broker.leftovers)).dead:
+                await asyncio.sleep(0.02)
+    assert left.dead == {"g": 1}
+    assert [m.delivery_attempt for m in seen.messages] == [1, 2, 3]
+
+
+async def test_sixteen_retries_of_hours_take_no_time_on_a_virtual_clock(
+    timeless: TestBroker,
+) -> None:
+    timeless.create_group("g", max_attempts=17)
+    seen = Seen(lambda _: FAILURE)
+    await send(timeless, "t", b"x")
+    async with PushConsumer(timeless.endpoint, group="g", subscriptions={"t": "*"}, listener=seen):
+        for attempt in range(1, 18):
+            await seen.count(attempt)
+            await asyncio.sleep(0.05)  # the nack must arrive before its rest can pass
+            await asyncio.to_thread(timeless.advance, timedelta(hours=1, seconds=5))
+        left = await asyncio.to_thread(timeless.leftovers)
+    assert left.dead == {"g": 1}
+
+
+async def test_an_ordered_group_retries_in_place_and_nothing_overtakes(
+    own_broker: TestBroker,
+) -> None:
+    own_broker.create_topic("t", "FIFO", 1)
+    own_broker.create_group("g", fifo=True, backoff=(timedelta(milliseconds=20),))
+    seen = Seen(lambda m: FAILURE if m.body == b"1" and m.delivery_attempt < 3 else SUCCESS)
+    await send(own_broker, "t", b"0", b"1", b"2", group="one")
+    async with PushConsumer(
+        own_broker.endpoint, group="g", subscriptions={"t": "*"}, listener=seen
+    ):
+        await seen.count(5)
+        await settled(own_broker)
+    assert [m.body for m in seen.messages] == [b"0", b"1", b"1", b"1", b"2"]
+
+
+async def test_an_ordered_message_that_is_given_up_unblocks_its_queue(
+    own_broker: TestBroker,
+) -> None:
+    own_broker.create_topic("t", "FIFO", 1)
+    own_broker.create_group("g", fifo=True, max_attempts=2, backoff=(timedelta(milliseconds=20),))
+    seen = Seen(lambda m: FAILURE if m.body == b"poison" else SUCCESS)
+    await send(own_broker, "t", b"poison", b"next", group="one")
+    async with PushConsumer(
+        own_broker.endpoint, group="g", subscriptions={"t": "*"}, listener=seen
+    ):
+        await seen.count(3)
+    assert [m.body for m in seen.messages] == [b"poison", b"poison", b"next"]
+    assert (await asyncio.to_thread(own_broker.leftovers)).dead == {"g": 1}
+
+
+async def test_suspending_does_not_count_an_attempt(own_broker: TestBroker) -> None:
+    suspended = ConsumeResult.suspend(timedelta(milliseconds=50))
+    results = iter([suspended, suspended, SUCCESS])
+    seen = Seen(lambda _: next(results))
+    await send(own_broker, "t", b"x")
+    async with PushConsumer(
+        own_broker.endpoint, group="g", subscriptions={"t": "*"}, listener=seen
+    ):
+        await seen.count(3)
+    assert [m.delivery_attempt for m in seen.messages] == [1, 1, 1]
+
+
+async def test_a_batch_listener_answers_for_each_message(own_broker: TestBroker) -> None:
+    own_broker.create_group("g", backoff=(timedelta(milliseconds=20),))
+    batches: list[list[bytes]] = []
+    again = asyncio.Event()
+
+    async def listener(messages: object) -> list[ConsumeResult]:
+        assert isinstance(messages, list)
+        batches.append([m.body for m in messages])
+        if any(m.delivery_attempt > 1 for m in messages):
+            again.set()
+            return [SUCCESS] * len(messages)
+        return [FAILURE if m.body == b"1" else SUCCESS for m in messages]
+
+    await send(own_broker, "t", b"0", b"1", b"2")
+    async with PushConsumer(
+        own_broker.endpoint, group="g", subscriptions={"t": "*"}, batch_listener=listener, batch=8
+    ):
+        async with asyncio.timeout(20):
+            await again.wait()
+        await settled(own_broker)
+    assert sum(batch.count(b"1") for batch in batches) == 2
+    assert sum(batch.count(b"0") for batch in batches) == 1
+
+
+async def test_a_blocking_listener_runs_beside_the_loop(own_broker: TestBroker) -> None:
+    threads: set[str] = set()
+    done = threading.Event()
+
+    def listener(message: MessageView) -> ConsumeResult:
+        threads.add(threading.current_thread().name)
+        done.set()
+        return SUCCESS
+
+    await send(own_broker, "t", b"x")
+    async with PushConsumer(
+        own_broker.endpoint, group="g", subscriptions={"t": "*"}, listener=listener
+    ):
+        assert await asyncio.to_thread(done.wait, 20)
+        await settled(own_broker)
+    assert all(thread.startswith("consume") for thread in threads)
+
+
+async def test_a_call_that_takes_too_long_is_cancelled_and_comes_again(
+    own_broker: TestBroker,
+) -> None:
+    own_broker.create_group("g", backoff=(timedelta(milliseconds=20),))
+    cancelled = asyncio.Event()
+    second = asyncio.Event()
+
+    async def listener(message: MessageView) -> ConsumeResult:
+        if message.delivery_attempt > 1:
+            second.set()
+            return SUCCESS
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+        return SUCCESS
+
+    await send(own_broker, "t", b"x")
+    async with PushConsumer(
+        own_broker.endpoint,
+        group="g",
+        subscriptions={"t": "*"},
+        listener=listener,
+        consume_timeout=0.1,
+    ):
+        async with asyncio.timeout(20):
+            await cancelled.wait()
+            await second.wait()
+
+
+async def test_subscribing_and_unsubscribing_take_effect_at_once(own_broker: TestBroker) -> None:
+    seen = Seen()
+    for topic in ("a", "b"):
+        own_broker.create_topic(topic)
+    async with PushConsumer(
+        own_broker.endpoint, group="g", subscriptions={"a": "*"}, listener=seen
+    ) as consumer:
+        await consumer.subscribe("b", "yes")
+        await send(own_broker, "b", b"no", tag="no")
+        await send(own_broker, "b", b"yes", tag="yes")
+        await seen.count(1)
+        await consumer.unsubscribe("b")
+        await send(own_broker, "b", b"late", tag="yes")
+        await send(own_broker, "a", b"last")
+        await seen.count(2)
+        assert consumer.subscriptions.keys() == {"a"}
+    assert [m.body for m in seen.messages] == [b"yes", b"last"]
+
+
+async def test_a_paused_consumer_fetches_nothing_until_it_is_resumed(
+    own_broker: TestBroker,
+) -> None:
+    own_broker.create_topic("t")
+    own_broker.create_group("g")
+    seen = Seen()
+    consumer = PushConsumer(own_broker.endpoint, group="g", subscriptions={"t": "*"}, listener=seen)
+    consumer.pause()
+    async with consumer:
+        await send(own_broker, "t", b"x")
+        assert consumer.statistics().received == 0
+        consumer.resume()
+        await seen.count(1)
+
+
+async def test_damaged_messages_never_reach_the_listener(own_broker: TestBroker) -> None:
+    own_broker.create_group("g", backoff=(timedelta(milliseconds=20),))
+    seen = Seen()
+    await send(own_broker, "t", b"x")
+    with own_broker.fault("ReceiveMessage", corrupt=True, times=1):
+        async with PushConsumer(
+            own_broker.endpoint, group="g", subscriptions={"t": "*"}, listener=seen
+        ) as consumer:
+            await seen.count(1)
+            assert consumer.statistics().corrupted == 1
+    assert [(m.body, m.delivery_attempt) for m in seen.messages] == [(b"x", 2)]
+
+
+async def test_closing_gives_back_what_was_not_started(own_broker: TestBroker) -> None:
+    own_broker.create_group("g")
+    gate = asyncio.Event()
+    begun = asyncio.Event()
+
+    async def listener(message: MessageView) -> ConsumeResult:
+        begun.set()
+        await gate.wait()
+        return SUCCESS
+
+    await send(own_broker, "t", *(str(n).encode() for n in range(10)))
+    async with PushConsumer(
+        own_broker.endpoint,
+        group="g",
+        subscriptions={"t": "*"},
+        listener=listener,
+        concurrency=1,
+    ):
+        async with asyncio.timeout(20):
+            await begun.wait()
+        asyncio.get_running_loop().call_later(0.1, gate.set)
+    left = await asyncio.to_thread(own_broker.leftovers)
+    assert left.ready == {("g", "t"): 9}
+    assert not left.in_flight
+
+
+async def test_a_consumer_outlives_a_restart_and_lost_settings(own_broker: TestBroker) -> None:
+    seen = Seen()
+    async with PushConsumer(
+        own_broker.endpoint, group="g", subscriptions={"t": "*"}, listener=seen
+    ):
+        await send(own_broker, "t", b"1")
+        await seen.count(1)
+        await asyncio.to_thread(own_broker.restart)
+        await send(own_broker, "t", b"2")
+        await seen.count(2)
+        await asyncio.to_thread(own_broker.lose_settings)
+        await send(own_broker, "t", b"3")
+        await seen.count(3)
+    assert [m.body for m in seen.messages] == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("options", [{}, {"listener": Seen, "batch_listener": Seen}])
+def test_exactly_one_listener_is_needed(options: dict[str, object]) -> None:
+    with pytest.raises(IllegalArgument, match="listener"):
+        PushConsumer("127.0.0.1:1", group="g", **options)  # type: ignore[arg-type]
+
+
+async def test_a_stack_is_told_on_request(own_broker: TestBroker) -> None:
+    seen = Seen()
+    await send(own_broker, "t", b"x")
+    async with (
+        PushConsumer(
+            own_broker.endpoint, group="g", subscriptions={"t": "*"}, listener=seen
+        ) as consumer,
+        cosmodrome.AdminClient(own_broker.endpoint) as admin,
+    ):
+        await seen.count(1)
+        stacks = await admin.stacks(consumer.client_id, "g")
+        assert await admin.consumers("g") == [consumer.client_id]
+    assert "receive t" in stacks
