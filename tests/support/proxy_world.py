@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 from cosmodrome_proto import Duration, methods
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
+from cosmodrome_server.app import broker_settings
 from cosmodrome_server.config import Config, load
 from cosmodrome_server.model import wire
 from cosmodrome_server.model.group import Group
@@ -118,7 +119,7 @@ class ProxyWorld:
     """Calls by name against the table of routes."""
 
     def __init__(self, config: Config) -> None:
-        self.world = World()
+        self.world = World(broker_settings(config))
         self.world.finder = self._find
         self.world.start(MemoryLog())
         self.clocks = self.world.clocks

@@ -120,6 +120,17 @@ def test_a_waiting_receive_is_served_when_a_message_arrives() -> None:
     run(scenario)
 
 
+def test_more_waiting_receives_than_may_be_are_told_to_come_back() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        patient = world.begin("ReceiveMessage", receive_request())
+        assert await world.code("ReceiveMessage", receive_request()) == pb.TOO_MANY_REQUESTS
+        patient.cancel()
+        again = world.begin("ReceiveMessage", receive_request())
+        assert again.ended is None
+
+    run(scenario, delivery__waiters_per_group="1")
+
+
 def test_a_cancelled_receive_takes_nothing() -> None:
     async def scenario(world: ProxyWorld) -> None:
         call = world.begin("ReceiveMessage", receive_request())

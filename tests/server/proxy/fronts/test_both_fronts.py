@@ -283,3 +283,27 @@ def test_a_taken_address_is_an_os_error(kind: str, tmp_path: Path) -> None:
                     pass
 
     asyncio.run(main())
+
+
+def test_a_client_may_ping_often_without_calls(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(kind, tmp_path) as (front, _):
+            reader, writer = await asyncio.open_connection(*front.address)
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, b""))
+            for _ in range(20):
+                writer.write(frame(6, b"12345678"))
+            await writer.drain()
+            answered = 0
+            while answered < 20:
+                head = await asyncio.wait_for(reader.readexactly(9), 5)
+                await reader.readexactly(int.from_bytes(head[:3]))
+                assert head[3] != 7, "GOAWAY"
+                answered += head[3] == 6 and head[4] == 1
+            writer.close()
+
+    asyncio.run(main())
+
+
+def frame(kind: int, payload: bytes) -> bytes:
+    """An HTTP/2 frame of stream 0 without flags: 4 is SETTINGS, 6 is PING."""
+    return len(payload).to_bytes(3) + bytes((kind, 0)) + bytes(4) + payload
