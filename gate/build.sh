@@ -15,7 +15,9 @@ give_up() {
 
 sources=$(cd "$here" && find . -type f \( -name '*.rs' -o -name '*.toml' -o -name '*.lock' -o -name '*.pyi' \) | LC_ALL=C sort | xargs cat | cksum | tr ' ' '-')
 installed=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/.cosmodrome-gate
-[[ -f $installed && $(<"$installed") == "$sources" ]] && exit 0
+if [[ -f $installed && $(<"$installed") == "$sources" ]] && "$python" -c 'import cosmodrome_gate' 2>/dev/null; then
+    exit 0
+fi
 
 wheels=$cache/gate-wheels/$sources
 if ! compgen -G "$wheels/*.whl" >/dev/null; then
@@ -24,6 +26,7 @@ if ! compgen -G "$wheels/*.whl" >/dev/null; then
         give_up "not built, maturin cannot be installed"
     echo "gate: building (a minute or two the first time)"
     mkdir -p "$wheels"
+    find "$cache/gate-wheels" -mindepth 1 -maxdepth 1 -mtime +30 -exec rm -rf {} +
     CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$cache/gate-target} "$python" -m maturin build --quiet --release --locked \
         --manifest-path "$here/py/Cargo.toml" --interpreter "$python" --out "$wheels" >"$cache/gate-build.log" 2>&1 ||
         give_up "not built, see $cache/gate-build.log"

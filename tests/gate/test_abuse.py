@@ -351,7 +351,7 @@ def connections_held(world: World, count: int) -> Callable[[], None]:
 def test_idle_connections_cost_little(world: World) -> None:
     before = world.order("look")["rss_kib"]
     held = connections_held(world, 900)
-    endures(world, held, rounds=4)
+    endures(world, held, rounds=6)
     assert (world.order("look")["peak_kib"] - before) / 900 < 100
 
 
@@ -362,7 +362,7 @@ def test_ten_thousand_idle_connections_are_held(world: World) -> None:
         pytest.skip(f"{hard} open files at most here")
     resource.setrlimit(resource.RLIMIT_NOFILE, (10_500, hard))
     try:
-        endures(world, connections_held(world, 10_000))
+        endures(world, connections_held(world, 10_000), rounds=8)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
