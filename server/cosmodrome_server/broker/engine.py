@@ -68,6 +68,7 @@ class Engine:
             self._shard.replay(replayed)
             self._last_ms = max(self._last_ms, replayed.timestamp_ms)
         self._shard.started()
+        self._last_ms = max(self._last_ms, self._shard.log_ms)
 
     # Time
 

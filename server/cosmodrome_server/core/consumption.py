@@ -46,9 +46,10 @@ class Consumption:
         turn: The queue the next receive begins with.
         is_ready_first: Whether the odd place of the next batch is for a redelivery.
         inflight: Messages under leases.
+        pops: How often messages were handed out.
     """
 
-    __slots__ = ("inflight", "is_ready_first", "pair", "progress", "turn")
+    __slots__ = ("inflight", "is_ready_first", "pair", "pops", "progress", "turn")
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
@@ -56,6 +57,7 @@ class Consumption:
         self.turn = 0
         self.is_ready_first = False
         self.inflight = 0
+        self.pops = 0
 
 
 class Consumptions:
@@ -116,6 +118,7 @@ class Consumptions:
             if not replaced.mask:
                 self._forget_client(replaced)
         consumption.turn = record.queue_id + 1
+        consumption.pops += 1
         consumption.is_ready_first = bool(record.count)
         if lease is not None:
             consumption.inflight += lease.mask.bit_count()

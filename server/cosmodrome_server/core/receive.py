@@ -44,6 +44,7 @@ class Demand:
         attempts_max: Deliveries a message gets.
         client_id: Who renews; "" for nobody.
         attempt_id: The client's name for the receive, "" for none.
+        is_ready_last: New messages go before redeliveries, not beside them.
     """
 
     lease_ms: int
@@ -53,6 +54,7 @@ class Demand:
     attempts_max: int
     client_id: str = ""
     attempt_id: str = ""
+    is_ready_last: bool = False
 
 
 @dataclass(slots=True)
@@ -99,7 +101,8 @@ class ReceivePlanner:
             waiting += len(progress.ready)
             if visible[queue_id] > progress.cursor:
                 fresh += visible[queue_id] - progress.cursor
-        if waiting:
+        is_ready_last = self._demand.is_ready_last
+        if waiting and not is_ready_last:
             half = (self._room + consumption.is_ready_first) // 2
             self._take_ready(consumption, order, max(half, self._room - fresh))
         if fresh:
@@ -107,6 +110,8 @@ class ReceivePlanner:
                 progress = consumption.progress[queue_id]
                 if self._room and visible[queue_id] > progress.cursor:
                     self._take_fresh(progress, visible[queue_id])
+        if waiting and is_ready_last:
+            self._take_ready(consumption, order, self._room)
         self.plan.is_more = self.plan.is_more or not self._room
         return self.plan
 

@@ -23,6 +23,7 @@ from cosmodrome_server.core.machine import NEVER_MS, DirtyRow, Matcher, Row
 from cosmodrome_server.core.matchers import Matchers
 from cosmodrome_server.core.message_group import FifoPlanner, MessageGroups
 from cosmodrome_server.core.offsets import start_offset
+from cosmodrome_server.core.priority import from_top, is_from_top
 from cosmodrome_server.core.receive import Demand, ReceivePlan, ReceivePlanner
 from cosmodrome_server.core.records import (
     Ack,
@@ -45,9 +46,10 @@ from cosmodrome_server.model import wire
 from cosmodrome_server.model.group import Group
 from cosmodrome_server.model.log import Log, MessageRecord, MessageState, RecordKind, Replayed
 from cosmodrome_server.model.queries import ANY_QUEUE
+from cosmodrome_server.model.topic import TopicType
 
 _CLOCK_KEY = b"M"
-_CLOCK = Struct("<QQ")
+_CLOCK = Struct("<QQQ")
 # Lease ids begin with the lease clock, so that ids handed out before a crash and lost
 # with it are not handed out again: a million of them a millisecond.
 _LEASE_ID_SHIFT = 20
@@ -89,6 +91,7 @@ class Shard:
         self.matchers = Matchers()
         self._message_groups = MessageGroups(log)
         self.lease_ms = 0
+        self._stored_ms = 0
         # Queues with news since somebody last emptied it.
         self.became_visible: dict[tuple[int, int], None] = {}
         # Bytes of messages applied since somebody last emptied it.
@@ -104,7 +107,9 @@ class Shard:
         later = []
         for key, value in rows:
             if key == _CLOCK_KEY:
-                self.lease_ms, self.consumptions.last_lease_id = _CLOCK.unpack(value)
+                self.lease_ms, self.consumptions.last_lease_id, self._stored_ms = _CLOCK.unpack(
+                    value
+                )
             elif key[:1] in _CATALOGUE_PREFIXES:
                 self.catalogue.restore(key, value)
             else:
@@ -145,6 +150,7 @@ class Shard:
 
     def apply_message(self, record: MessageRecord, position: int) -> None:
         """A message has its place."""
+        self._stored_ms = max(self._stored_ms, record.store_timestamp_ms)
         topic = self.catalogue.topics_by_id[record.topic_id]
         self.bytes_applied += len(record.body)
         if record.state is MessageState.VISIBLE:
@@ -263,8 +269,14 @@ class Shard:
         self, consumption: Consumption, topic: TopicState, matcher: Matcher, demand: Demand
     ) -> ReceivePlan:
         """What a receive of a group that is not ordered gets."""
+        order: Sequence[int] = self._order(consumption, topic)
+        if topic.topic.topic_type is TopicType.PRIORITY:
+            group = self.catalogue.groups_by_id[consumption.pair[0]].group
+            if is_from_top(consumption.pops, group.priority_factor):
+                order = from_top(topic.topic.queues)
+                demand.is_ready_last = True
         planner = ReceivePlanner(demand, matcher, self._log)
-        return planner.receive(consumption, self._order(consumption, topic), topic.visible_offsets)
+        return planner.receive(consumption, order, topic.visible_offsets)
 
     def plan_fifo_receive(
         self,
@@ -308,7 +320,15 @@ class Shard:
         yield from self.timers.dirty_rows()
 
     def _clock_row(self) -> bytes:
-        return _CLOCK.pack(self.lease_ms, self.consumptions.last_lease_id)
+        return _CLOCK.pack(self.lease_ms, self.consumptions.last_lease_id, self._stored_ms)
+
+    @property
+    def log_ms(self) -> int:
+        """The log's time never begins before this again, wherever the wall clock went.
+
+        A message that was delayed by a clock behind what has fired would never fire.
+        """
+        return max(self._stored_ms, self.timers.fired_until_ms)
 
     def state_hash(self) -> str:
         """A digest of all rows that are state; equal states have equal hashes."""

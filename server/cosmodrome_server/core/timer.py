@@ -227,6 +227,12 @@ class Timers:
         return sum(max(0, hour.pending) for hour in self._hours.values())
 
     @property
+    def fired_until_ms(self) -> int:
+        """The log's time was at least this when something last fired."""
+        slot, position = self._frontier
+        return (slot + 1) * SLOT_MS if position else 0
+
+    @property
     def hours(self) -> list[int]:
         """The hours in which something is or was due and that are not over, in order."""
         return sorted(self._hours)
@@ -262,7 +268,7 @@ class Timers:
         if first in self._loaded and now_ms >= (first + 1) * HOUR_MS:
             # The hour is over. Pending can be what a damaged bucket lost, never what memory has.
             last = (first + 1) * SLOTS_PER_HOUR - 1
-            return FirePlan([], last, _POSITION_MAX, self._hours[first].pending)
+            return FirePlan([], last, _POSITION_MAX, max(0, self._hours[first].pending))
         return None
 
     def _plan_slot(self, now_ms: int, count_max: int, before: int) -> FirePlan | None:
