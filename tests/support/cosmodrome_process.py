@@ -17,6 +17,7 @@ class CosmodromeProcess:
     def __init__(self, data: Path, *settings: str, port: int = 0) -> None:
         self._command = [sys.executable, "-m", "cosmodrome_server", "serve", "--dev"]
         self._command += ["--data", str(data), "--port", str(port)]
+        self._command += ["--set", "server.metrics_port=0"]
         for setting in settings:
             self._command += ["--set", setting]
         self._log = data.with_name(f"{data.name}.log")

@@ -17,7 +17,7 @@ from cosmodrome_spark.report.plot import lines
 if TYPE_CHECKING:
     from pyspark.sql import Row
 
-EVENT_TOPIC = "rmq_sys_delivery_events"
+EVENT_TOPIC = "cosmodrome_delivery_events"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """How long messages take: born → stored → delivered → acked, by topic, group and minute.
 
-Delivery events (rmq_sys_delivery_events) are messages whose body is JSON:
-`{topic, queue_id, queue_offset, message_id, group, attempt, born_ms, stored_ms,
-delivered_ms, settled_ms, outcome}`; outcome is acked, expired, returned or dead.
+Delivery events (topic cosmodrome_delivery_events) are messages whose body is a JSON array of
+`{topic, queue_id, queue_offset, message_id, consumer_group, attempt, born_ms, stored_ms,
+delivered_ms, settled_ms, outcome}`; outcome is acked, expired, dead or unknown.
 """
 
 from typing import TYPE_CHECKING
@@ -27,8 +27,9 @@ STAGES = {
 
 def events(messages: "DataFrame") -> "DataFrame":
     """Messages of the event topic (column body) as rows of `EVENT`; others are dropped."""
-    parsed = messages.select(F.from_json(F.col("body").cast("string"), EVENT).alias("event"))
-    return parsed.where("event.topic IS NOT NULL").select("event.*")
+    schema = f"ARRAY<STRUCT<{EVENT}>>"
+    parsed = messages.select(F.from_json(F.col("body").cast("string"), schema).alias("events"))
+    return parsed.select(F.explode("events").alias("event")).select("event.*")
 
 
 def stored_only(messages: "DataFrame") -> "DataFrame":
