@@ -1,0 +1,30 @@
+"""Whole brokers from a seed. `make simulation` runs thousands; a failure names its seed."""
+
+import os
+
+import pytest
+
+from tests.simulation.world import Simulation
+
+LONG_SEEDS = int(os.environ.get("SIMULATION_SEEDS", "2000"))
+LONG_OPERATIONS = int(os.environ.get("SIMULATION_OPERATIONS", "10000"))
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_no_promise_is_broken_and_a_seed_gives_one_trace(seed: int) -> None:
+    first = Simulation(seed).run(300)
+    assert Simulation(seed).run(300) == first
+
+
+def test_simulations_do_what_they_are_for() -> None:
+    simulation = Simulation(1)
+    simulation.run(2_000)
+    assert simulation.crashes > 10
+    assert simulation.deliveries > 300
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1_000, 1_000 + LONG_SEEDS))
+def test_no_promise_is_broken_in_the_long_run(seed: int) -> None:
+    first = Simulation(seed).run(LONG_OPERATIONS)
+    assert Simulation(seed).run(LONG_OPERATIONS) == first

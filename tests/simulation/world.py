@@ -1,0 +1,522 @@
+"""A broker, its disk, its clients and its bad luck, all from one seed.
+
+    clients      send, commit, roll back, recall; receive, acknowledge, hide, give up
+    time         passes, in steps of milliseconds to hours; the wall clock jumps, also back
+    the disk     is slow (frames wait), forgets what was not synced, tears writes
+    the end      comes at any operation of the disk: the process is killed, or the power fails;
+                 or between two operations, cleanly
+
+Everything is decided by `Random(seed)`; so a seed gives one trace, and a failure is seen again
+by running its seed. `tests/simulation/books.py` says what must be true.
+"""
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from cosmodrome_server.broker.local_broker import Attachments, LocalBroker
+from cosmodrome_server.broker.settings import BrokerSettings
+from cosmodrome_server.errors import InvalidReceiptHandle, InvalidTransactionId, MessageNotFound
+from cosmodrome_server.model.group import ConsumeFrom, CustomizedBackoff, Group
+from cosmodrome_server.model.message import Delivery, MessageType, NewMessage, StoredMessage
+from cosmodrome_server.model.queries import ANY_QUEUE, PullQuery, ReceiveQuery
+from cosmodrome_server.model.topic import Topic, TopicType, dead_letter_topic
+from cosmodrome_server.model.wire import encode_bytes, message_id
+from cosmodrome_server.store.commit_log import CommitLog
+from cosmodrome_server.store.platform import LogOptions, Platform
+from cosmodrome_server.store.timer_bucket import TimerBuckets
+from tests.simulation.books import Books, Sent
+from tests.simulation.loop import SimulatedLoop
+from tests.support.broker_world import START_MS, Clocks
+from tests.support.faulty_files import Crash, FaultyFiles
+from tests.support.inline_worker import InlineWorker
+from tests.support.memory_checkpoints import MemoryCheckpoints
+
+DIRECTORY = Path("/data/shard-0000")
+OPTIONS = LogOptions(
+    segment_bytes=32_768,
+    reserve_bytes=4_096,
+    staged_bytes_max=1 << 20,
+    retention_ms=0,
+    scrub_bytes_s=0,
+)
+ATTEMPTS_MAX = 4
+INVISIBLE_MS = 10_000
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+TOPICS = {
+    "orders": (TopicType.NORMAL, 3),
+    "steps": (TopicType.FIFO, 2),
+    "later": (TopicType.DELAY, 2),
+    "deals": (TopicType.TRANSACTION, 2),
+}
+GROUPS = {"billing": list(TOPICS), "ledger": ["steps"]}
+
+
+@dataclass(slots=True)
+class Held:
+    """A delivery that a consumer has in hand."""
+
+    group: str
+    topic: str
+    name: str
+    handle: str
+    deadline_ms: int
+    life: int
+
+
+class Events:
+    """Producers that are asked about half messages."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def check_transaction(self, message: StoredMessage, transaction_id: str) -> bool:
+        self.asked.append(transaction_id)
+        return True
+
+    def topic_changed(self, name: str) -> None:
+        pass
+
+    def group_changed(self, name: str) -> None:
+        pass
+
+    def lite_unsubscribed(self, client_id: str, group: str, lite_topic: str) -> None:
+        pass
+
+
+class Simulation:
+    """One seed. `run` raises AssertionError if a promise was broken."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+        self._loop = SimulatedLoop()
+        self._loop.set_exception_handler(self._caught)
+        self._trace = hashlib.blake2b(digest_size=16)
+        self._clocks = Clocks()
+        self._latest_ms = START_MS
+        self._disk = FaultyFiles()
+        self._checkpoints = MemoryCheckpoints()
+        self._events = Events()
+        self._books = Books(ATTEMPTS_MAX)
+        self._held: list[Held] = []
+        self._numbers = 0
+        self._life = 0
+        self._is_dead = False
+        self._errors: list[object] = []
+        self.crashes = 0
+
+    @property
+    def deliveries(self) -> int:
+        return self._books.deliveries
+
+    def run(self, operations: int) -> str:
+        """Run so many operations, then let everything come to its end; return the trace's hash."""
+        try:
+            self._loop.run_until_complete(self._main(operations))
+        finally:
+            self._loop.close()
+        return self._trace.hexdigest()
+
+    async def _main(self, operations: int) -> None:
+        self._start()
+        self._create()
+        await self._settle()
+        for _ in range(operations):
+            await self._step()
+        await self._finish()
+
+    def _note(self, *words: object) -> None:
+        self._trace.update(repr(words).encode())
+
+    def _caught(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        error = context.get("exception")
+        if isinstance(error, Crash):
+            self._is_dead = True
+        elif not self._is_dead:
+            self._errors.append(error or context)
+
+    # Starting and ending
+
+    def _open(self, disk: FaultyFiles, checkpoints: MemoryCheckpoints) -> LocalBroker:
+        self._writer = InlineWorker()
+        platform = Platform(
+            disk,
+            self._clocks,
+            checkpoints,
+            self._writer,
+            InlineWorker(),
+            self._random.randbytes,
+        )
+        broker = LocalBroker(
+            CommitLog(DIRECTORY, OPTIONS, platform),
+            self._clocks,
+            BrokerSettings(checkpoint_ms=5_000, checkpoint_bytes=20_000),
+            self._errors.append,
+            Attachments(
+                buckets=TimerBuckets(disk, DIRECTORY / "timer"),
+                random_bytes=self._random.randbytes,
+            ),
+        )
+        broker.listen(self._events)
+        return broker
+
+    def _start(self) -> None:
+        self._life += 1
+        self._is_dead = False
+        if self._random.random() < 0.2:
+            self._compare_with_a_start_without_checkpoint()
+        self._broker = self._open(self._disk, self._checkpoints)
+        self._note("start", self._broker.state_hash())
+
+    def _compare_with_a_start_without_checkpoint(self) -> None:
+        before = self._random.getstate()
+        with_it = self._open(self._disk.killed(), self._checkpoints.copy())
+        self._random.setstate(before)
+        without = self._open(self._disk.killed(), MemoryCheckpoints())
+        level_leases(with_it, without)
+        assert with_it.state_hash() == without.state_hash(), differences(with_it, without)
+        with_it.abandon()
+        without.abandon()
+
+    def _create(self) -> None:
+        for name, (topic_type, queues) in TOPICS.items():
+            self._broker.create_topic(Topic(name, topic_type, queues=queues))
+        backoff = CustomizedBackoff((1_000,))
+        self._broker.create_group(
+            Group(
+                "billing",
+                max_attempts=ATTEMPTS_MAX,
+                backoff=backoff,
+                consume_from=ConsumeFrom.FIRST,
+            )
+        )
+        self._broker.create_group(
+            Group(
+                "ledger",
+                is_fifo=True,
+                max_attempts=ATTEMPTS_MAX,
+                backoff=backoff,
+                consume_from=ConsumeFrom.FIRST,
+            )
+        )
+
+    def _crash(self, *, is_power_cut: bool) -> None:
+        self._broker.abandon()
+        self.crashes += 1
+        self._disk.on_operation = lambda _: None
+        disk = self._disk.power_cut(self._random) if is_power_cut else self._disk.killed()
+        self._disk, self._checkpoints = disk, self._checkpoints.copy()
+        self._note("crash", is_power_cut)
+        self._start()
+
+    def _arm_crash(self) -> None:
+        """Let the end come at one of the next operations of the disk."""
+        left = self._random.randrange(1, 12)
+
+        def count(_: str) -> None:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                self._is_dead = True
+                raise Crash
+
+        self._disk.on_operation = count
+
+    async def _restart(self) -> None:
+        await self._settle()
+        if self._is_dead:
+            return
+        self._disk.on_operation = lambda _: None
+        self._writer.release()
+        await self._broker.close()
+        stopped = self._broker
+        self._disk, self._checkpoints = self._disk.killed(), self._checkpoints.copy()
+        self._start()
+        level_leases(stopped, self._broker)
+        assert self._broker.state_hash() == stopped.state_hash(), differences(stopped, self._broker)
+
+    async def _settle(self) -> None:
+        for _ in range(6):
+            await asyncio.sleep(0)
+
+    # Steps
+
+    async def _step(self) -> None:
+        try:
+            await self._act()
+        except Crash:
+            self._is_dead = True
+        if self._random.random() < 0.6:
+            await self._settle()
+        assert not self._errors, self._errors
+        if self._is_dead:
+            self._crash(is_power_cut=self._random.random() < 0.5)
+
+    async def _act(self) -> None:
+        choice = self._random.random()
+        if choice < 0.30:
+            self._send()
+        elif choice < 0.36:
+            self._end_transaction()
+        elif choice < 0.39:
+            self._recall()
+        elif choice < 0.62:
+            self._receive()
+        elif choice < 0.82:
+            self._settle_one()
+        elif choice < 0.95:
+            self._pass_time()
+        else:
+            await self._suffer()
+
+    async def _suffer(self) -> None:
+        choice = self._random.random()
+        if choice < 0.3:
+            self._writer.holding = not self._writer.holding
+            if not self._writer.holding:
+                self._writer.release()
+        elif choice < 0.7:
+            self._arm_crash()
+        elif choice < 0.85:
+            await self._restart()
+        else:
+            self._jump()
+
+    def _pass_time(self) -> None:
+        step = self._random.choice((1, 50, 400, 3_000, INVISIBLE_MS, 60_000, HOUR_MS))
+        self._clocks.pass_ms(self._random.randint(0, step))
+        self._wake()
+
+    def _jump(self) -> None:
+        self._clocks.wall_ms += self._random.choice((-1, 1)) * self._random.choice(
+            (1_000, HOUR_MS, 40 * DAY_MS)
+        )
+        self._note("jump", self._clocks.wall_ms)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._latest_ms = max(self._latest_ms, self._clocks.wall_ms)
+        self._broker.wake()
+
+    # Answers
+
+    def reply_many(self, replies: list[tuple[object, bytes]]) -> None:
+        """The broker's `ReplySink`: the token is what the client does with the answer."""
+        for token, _ in replies:
+            assert callable(token)
+            token()
+
+    def _when_answered(self, effect: object) -> None:
+        life = self._life
+
+        def answered() -> None:
+            if life == self._life and not self._is_dead:
+                assert callable(effect)
+                effect()
+
+        self._broker.reply_when_durable(self, answered, b"")
+
+    # Producers
+
+    def _send(self) -> None:
+        topic = self._random.choice(list(TOPICS))
+        messages = [self._message(topic) for _ in range(self._random.choice((1, 1, 1, 5)))]
+        receipts = self._broker.send(topic, messages)
+        for receipt in receipts:
+            sent = self._books.sent[receipt.message_id]
+            sent.recall_handle = receipt.recall_handle
+            self._when_answered(lambda sent=sent: setattr(sent, "is_answered", True))
+        self._note("send", topic, [receipt.message_id for receipt in receipts])
+
+    def _message(self, topic: str) -> NewMessage:
+        self._numbers += 1
+        name = f"m{self._numbers}"
+        sent = self._books.sent[name] = Sent(topic, stored_ms=self._latest_ms)
+        message_type, group = MessageType.NORMAL, ""
+        system = encode_bytes(3, name.encode())
+        if topic == "steps":
+            message_type, group = MessageType.FIFO, self._random.choice("abcd")
+            system += encode_bytes(17, group.encode())
+        elif topic == "later":
+            message_type = MessageType.DELAY
+            longest = self._random.choice((1_000, 60_000, 3 * HOUR_MS, 3 * DAY_MS))
+            sent.due_ms = self._clocks.wall_ms + self._random.randint(1, longest)
+        elif topic == "deals":
+            message_type = MessageType.TRANSACTION
+            sent.is_half = True
+        body = self._random.randbytes(self._random.choice((10, 100, 1_000)))
+        return NewMessage(
+            name, message_type, "", (), group, sent.due_ms, 0, "", -1, 0, system, b"", body
+        )
+
+    def _end_transaction(self) -> None:
+        """Give a producer's word; the same word every time, by itself or asked for it."""
+        asked = [self._events.asked.pop()] if self._events.asked else []
+        names = asked or [
+            name for name, sent in self._books.sent.items() if sent.is_half and not sent.is_ended
+        ]
+        if not names:
+            return
+        name = self._random.choice(names)
+        sent = self._books.sent[name]
+        if sent.intent is None:
+            sent.intent = self._random.random() < 0.7
+        was_tried, sent.is_end_tried = sent.is_end_tried, True
+        try:
+            self._broker.end_transaction("deals", name, commit=sent.intent, from_check=bool(asked))
+        except InvalidTransactionId:
+            is_expired = self._latest_ms - sent.stored_ms >= 72 * HOUR_MS
+            assert was_tried or is_expired or not sent.is_answered, f"{name} is gone: {sent}"
+            return
+        self._when_answered(lambda: setattr(sent, "is_ended", True))
+        self._note("end", name, sent.intent)
+
+    def _recall(self) -> None:
+        names = [
+            name
+            for name, sent in self._books.sent.items()
+            if sent.recall_handle and not sent.is_recalled
+        ]
+        if not names:
+            return
+        name = self._random.choice(names)
+        sent = self._books.sent[name]
+        try:
+            assert self._broker.recall("later", sent.recall_handle) == name
+        except MessageNotFound:
+            is_due = sent.due_ms <= self._latest_ms
+            is_known = sent.is_answered and not sent.is_recall_tried
+            assert is_due or not is_known, f"{name} cannot be recalled: {sent}"
+            return
+        finally:
+            sent.is_recall_tried = True
+        self._when_answered(lambda: setattr(sent, "is_recalled", True))
+        self._note("recall", name)
+
+    # Consumers
+
+    def _receive(self) -> None:
+        group = self._random.choice(list(GROUPS))
+        topic = self._random.choice(GROUPS[group])
+        self._take(group, topic, self._random.choice((1, 4, 32)))
+
+    def _take(self, group: str, topic: str, count: int) -> int:
+        query = ReceiveQuery(group, topic, ANY_QUEUE, "client", count, INVISIBLE_MS)
+        deliveries = self._broker.receive(query)
+        for delivery in deliveries:
+            name = message_id(delivery.message.system)
+            self._books.delivered(
+                group, name, delivery.attempt, delivery.message.store_timestamp_ms
+            )
+            self._when_answered(
+                lambda name=name: setattr(self._books.sent[name], "is_delivered", True)
+            )
+            self._hold(group, topic, name, delivery)
+        self._note("receive", group, topic, [held.name for held in self._held[-len(deliveries) :]])
+        return len(deliveries)
+
+    def _hold(self, group: str, topic: str, name: str, delivery: Delivery) -> None:
+        deadline_ms = self._clocks.run_ms + INVISIBLE_MS
+        self._held.append(
+            Held(group, topic, name, delivery.receipt_handle, deadline_ms, self._life)
+        )
+        if len(self._held) > 200:
+            del self._held[:50]
+
+    def _settle_one(self) -> None:
+        if not self._held:
+            return
+        held = self._held.pop(self._random.randrange(len(self._held)))
+        choice = self._random.random()
+        try:
+            if choice < 0.8:
+                self._ack(held)
+            elif choice < 0.95:
+                held.handle = self._broker.change_invisible_duration(
+                    held.group, held.topic, held.handle, 2_000, suspend=False
+                )
+                held.deadline_ms = self._clocks.run_ms + 2_000
+                self._held.append(held)
+            else:
+                self._broker.forward_to_dead_letter_queue(held.group, held.topic, held.handle)
+                self._note("dead letter", held.group, held.name)
+        except InvalidReceiptHandle:
+            is_late = held.deadline_ms <= self._clocks.run_ms
+            assert is_late or held.life != self._life, f"{held} is refused before its time"
+
+    def _ack(self, held: Held) -> None:
+        self._broker.ack(held.group, held.topic, held.handle)
+        key = (held.group, held.name)
+        self._books.tried.add(key)
+        self._when_answered(lambda: self._books.settled.add(key))
+        self._note("ack", key)
+
+    # The end
+
+    async def _finish(self) -> None:
+        """Let all time pass, acknowledge all that is there, and balance the books."""
+        self._disk.on_operation = lambda _: None
+        self._writer.release()
+        await self._settle()
+        assert not self._errors, self._errors
+        if self._is_dead:
+            self._crash(is_power_cut=True)
+        self._clocks.wall_ms = self._latest_ms + 50 * DAY_MS
+        quiet = 0
+        while quiet < 12:
+            quiet += 1
+            self._clocks.pass_ms(INVISIBLE_MS + 1)
+            self._wake()
+            await self._settle()
+            for group, topics in GROUPS.items():
+                for topic in topics:
+                    while self._take(group, topic, 32):
+                        quiet = 0
+                        self._ack_all()
+                        await self._settle()
+        assert not self._errors, self._errors
+        self._books.close(GROUPS, {group: self._dead_letters(group) for group in GROUPS})
+        assert self._broker.statistics().lost_messages == 0
+        self._note("end", self._broker.state_hash())
+
+    def _ack_all(self) -> None:
+        for held in self._held:
+            if held.life == self._life and held.deadline_ms > self._clocks.run_ms:
+                try:
+                    self._ack(held)
+                except InvalidReceiptHandle:
+                    continue
+        self._held.clear()
+
+    def _dead_letters(self, group: str) -> list[str]:
+        topic = dead_letter_topic(group)
+        if topic not in {known.name for known in self._broker.topics()}:
+            return []
+        names: list[str] = []
+        at = 0
+        while True:
+            pulled = self._broker.pull(PullQuery("", topic, 0, at, 32))
+            names += [message_id(message.system) for message in pulled.messages]
+            if pulled.next_offset == at:
+                return names
+            at = pulled.next_offset
+
+
+def level_leases(one: LocalBroker, other: LocalBroker) -> None:
+    """Let the lease clocks of two states meet: time also passes without records."""
+    lease_ms = max(one._shard.lease_ms, other._shard.lease_ms)
+    for broker in (one, other):
+        broker._shard.advance(lease_ms)
+
+
+def differences(one: LocalBroker, other: LocalBroker) -> dict[bytes, tuple[object, object]]:
+    """The rows in which two states differ, for a message."""
+    left, right = dict(one._shard.rows()), dict(other._shard.rows())
+    return {
+        key: (left.get(key), right.get(key))
+        for key in left.keys() | right.keys()
+        if left.get(key) != right.get(key)
+    }
