@@ -85,7 +85,12 @@ class KeyIndex:
                 if header.created_ms > time_range_ms[1]:
                     continue
                 is_active = header is segments[-1]
-                for position in self._candidates(header, topic_id, key, is_active=is_active):
+                try:
+                    candidates = self._candidates(header, topic_id, key, is_active=is_active)
+                except FileNotFoundError:
+                    # Its first frame is not written yet, or retention took it just now.
+                    continue
+                for position in candidates:
                     if _matches(reader, position, (topic_id, key), time_range_ms):
                         found.append(position)
                         if len(found) >= messages_max:

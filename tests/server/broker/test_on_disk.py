@@ -1,0 +1,119 @@
+"""The broker on a real log: what it answered is there after any kind of stop."""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from cosmodrome_server.broker.local_broker import Attachments, LocalBroker
+from cosmodrome_server.broker.settings import BrokerSettings
+from cosmodrome_server.clock import SystemClock
+from cosmodrome_server.model.group import Group
+from cosmodrome_server.model.message import MessageType
+from cosmodrome_server.model.queries import ANY_QUEUE, MessageSearch, ReceiveQuery
+from cosmodrome_server.model.topic import Topic, TopicType
+from cosmodrome_server.store.checkpoint import FILE_NAME
+from cosmodrome_server.store.files import OsFiles
+from cosmodrome_server.store.key_index import KeyIndex
+from cosmodrome_server.store.opening import SHARD_NAME, open_log
+from cosmodrome_server.store.platform import LogOptions
+from cosmodrome_server.store.timer_bucket import TimerBuckets
+from tests.support.broker_world import bodies, new_message
+
+SEGMENT_BYTES = 1 << 20
+
+
+def opened(data: Path) -> LocalBroker:
+    log = open_log(data, LogOptions(segment_bytes=SEGMENT_BYTES), SystemClock())
+    files, directory = OsFiles(), data / SHARD_NAME
+    attachments = Attachments(
+        TimerBuckets(files, directory / "timer"), KeyIndex(files, directory, log.segments).find
+    )
+    settings = BrokerSettings(checkpoint_bytes=SEGMENT_BYTES)
+    return LocalBroker(log, SystemClock(), settings, lambda _: None, attachments)
+
+
+async def work(broker: LocalBroker) -> list[str]:
+    """Some of everything, all of it durable; returns handles that are still good."""
+    broker.create_topic(Topic("orders", queues=4))
+    broker.create_topic(Topic("later", TopicType.DELAY, queues=1))
+    broker.create_topic(Topic("money", TopicType.TRANSACTION, queues=1))
+    broker.create_group(Group("billing"))
+    for number in range(40):
+        messages = [new_message(b"%d-%d" % (number, each) + b"x" * 2_000) for each in range(32)]
+        broker.send("orders", messages)
+        if number % 5 == 0:
+            await broker.drain()
+    late = new_message(b"late", message_type=MessageType.DELAY)
+    late.delivery_timestamp_ms = SystemClock().now_ms() + 3_600_000
+    broker.send("later", [late])
+    broker.send("money", [new_message(b"half", message_type=MessageType.TRANSACTION)])
+    broker.send("money", [new_message(b"sure", message_type=MessageType.TRANSACTION)])
+    broker.end_transaction("money", "sure", commit=True, from_check=False)
+    await broker.drain()
+    handles = []
+    query = ReceiveQuery("billing", "orders", ANY_QUEUE, "c", 32, 600_000)
+    for _ in range(10):
+        deliveries = broker.receive(query)
+        for delivery in deliveries[::2]:
+            broker.ack("billing", "orders", delivery.receipt_handle)
+        handles += [delivery.receipt_handle for delivery in deliveries[1::2]]
+    await broker.drain()
+    return handles
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await scenario()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("stop", ["clean", "killed", "checkpoint lost", "indexes lost"])
+def test_a_start_finds_the_state_there_was(tmp_path: Path, stop: str) -> None:
+    async def scenario() -> None:
+        broker = opened(tmp_path / "data")
+        handles = await work(broker)
+        before = broker.state_hash()
+        data = tmp_path / "data"
+        if stop == "clean":
+            await broker.close()
+        else:
+            data = tmp_path / "copy"
+            shutil.copytree(tmp_path / "data", data)
+            await broker.close()
+        if stop == "checkpoint lost":
+            (data / SHARD_NAME / FILE_NAME).unlink(missing_ok=True)
+        if stop == "indexes lost":
+            for path in (data / SHARD_NAME).glob("*.idx"):
+                path.unlink()
+        again = opened(data)
+        assert again.state_hash() == before
+        for handle in handles:
+            again.ack("billing", "orders", handle)
+        behind = again.accumulation("billing", "orders")
+        assert (behind.ready, behind.inflight) == (1_280 - 320, 0)
+        assert [one.message_id for one in again.scheduled("", 9)] == ["late"]
+        assert [one.transaction_id for one in again.transactions("", 9)] == ["half"]
+        query = ReceiveQuery("billing", "money", ANY_QUEUE, "c", 32, 600_000)
+        assert bodies(again.receive(query)) == [b"sure"]
+        await again.close()
+
+    run(scenario)
+
+
+def test_messages_are_found_by_their_ids_after_segments_were_sealed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        broker = opened(tmp_path)
+        await work(broker)
+        name = (b"3-7" + b"x" * 2_000).decode()
+        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        broker.find(MessageSearch("orders", name, 0, 0, 5), answer.set_result)
+        found = await answer
+        assert isinstance(found, list)
+        assert [bytes(each.body[:3]) for each in found] == [b"3-7"]
+        await broker.close()
+
+    run(scenario)
