@@ -108,7 +108,7 @@ class CommitLog:
         self._reader = MessageReader(files, directory, self._beginning.segments)
         self.ranges = Ranges(self._queues, self._reader, files, directory)
         self._retention = Retention(files, directory, self._reader, self._queues)
-        self.scrubber = Scrubber(files, directory, lambda: self.segments()[:-1])
+        self.scrubber = Scrubber(files, directory, platform.clock, lambda: self.segments()[:-1])
         self._background = Background(
             self._queues,
             platform.checkpoints,
@@ -423,16 +423,25 @@ class CommitLog:
                 f"{waiting} bytes wait for the disk, store.staged_mib allows "
                 f"{self._options.staged_bytes_max}"
             )
-        end = (self._position & OFFSET_MASK) + length
-        active = self._segment
-        capacity = active.message_capacity if is_message else active.capacity
-        if end > capacity and (self.has_staged or not self._roll()):
+        if not self._fits(length, is_message=is_message) and not self.has_staged:
+            self._roll()
+        if not self._fits(length, is_message=is_message):
+            end = (self._position & OFFSET_MASK) + length
             is_refused = is_message and self._space.is_full
-            if is_refused or not self._space.extend(active, end, may_use_reserve=not is_message):
+            may_use_reserve = not is_message
+            if is_refused or not self._space.extend(
+                self._segment, end, may_use_reserve=may_use_reserve
+            ):
                 raise StoreFull("the disk is full: messages are refused until there is space")
         self._set_limits(self._writer.bytes_writing)
         # The bound of staged bytes was checked above, and one large message always fits it.
         self._message_limit = max(self._message_limit, self._position + length)
+
+    def _fits(self, length: int, *, is_message: bool) -> bool:
+        """Whether a record fits into the disk space the segment has."""
+        active = self._segment
+        capacity = active.message_capacity if is_message else active.capacity
+        return (self._position & OFFSET_MASK) + length <= capacity
 
     def _set_segment(self, active: Segment) -> None:
         self._segment = active
@@ -474,6 +483,8 @@ class CommitLog:
         self.stage(RecordKind.SNAPSHOT_END, b"")
         self._snapshot_records = self._records
         snapshot_bytes = self._position & OFFSET_MASK
+        if snapshot_bytes > spare.capacity:
+            self._space.extend(self._segment, snapshot_bytes, may_use_reserve=True)
         self._roll_at += snapshot_bytes
         self._spare_at += snapshot_bytes
         self._set_limits(self._writer.bytes_writing)

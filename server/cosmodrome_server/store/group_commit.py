@@ -107,7 +107,7 @@ class FrameWriter:
         self._on_idle: Callable[[], None] = lambda: None
         self._on_failed: Callable[[Exception], None] = lambda _: None
         self._frame: Frame | None = None
-        self._unsynced: Segment | None = None
+        self._written: Segment | None = None
         self._synced_at_ms = clock.monotonic_ms()
         self._after: list[tuple[int, Callable[[], None]]] = []
         self.failure: Exception | None = None
@@ -161,8 +161,11 @@ class FrameWriter:
         Raises:
             OSError: The writer has failed.
         """
-        segment, lsn = self._unsynced, self.durable_lsn
-        if segment is None or self.failure is not None:
+        # In this order: frames up to `lsn` are in the segment read after it, or in an earlier
+        # one, which was synced when it ended.
+        lsn = self.durable_lsn
+        segment = self._written
+        if segment is None or lsn <= self.synced_lsn or self.failure is not None:
             return
         try:
             segment.file.sync()
@@ -171,8 +174,6 @@ class FrameWriter:
             raise
         self.synced_lsn = max(self.synced_lsn, lsn)
         self._synced_at_ms = self._clock.monotonic_ms()
-        if self._unsynced is segment and self.durable_lsn == lsn:
-            self._unsynced = None
 
     # On the writer's thread
 
@@ -220,19 +221,17 @@ class FrameWriter:
             self._begin_segment(frame.spare, segment, [header, *parts])
         else:
             segment.file.write(frame.start, [header, *parts])
-        if self._durability.is_synced:
-            if frame.spare is None:
+            if self._durability.is_synced:
                 segment.file.sync()
+        if self._durability.is_synced or frame.spare is not None:
             self.synced_lsn = frame.lsn
-        else:
-            self._unsynced = segment
+        self._written = segment
 
     def _begin_segment(self, spare: Path, segment: Segment, parts: list[bytes]) -> None:
         """A segment has its name only once its first frame is on the disk."""
-        if self._unsynced is not None:
+        if self._written is not None and self.synced_lsn < self.durable_lsn:
             # A later segment proves that the earlier ones are whole.
-            self._unsynced.file.sync()
-            self._unsynced = None
+            self._written.file.sync()
         segment.file.write(0, [encode_segment_header(segment.header), *parts])
         segment.file.sync()
         self._files.rename(spare, path_of(self._directory, segment.header))
@@ -240,7 +239,7 @@ class FrameWriter:
 
     def _sync_when_due(self) -> None:
         elapsed_ms = self._clock.monotonic_ms() - self._synced_at_ms
-        if self._unsynced is not None and elapsed_ms >= self._durability.interval_ms:
+        if elapsed_ms >= self._durability.interval_ms:
             with contextlib.suppress(OSError):  # `sync` has told everybody
                 self.sync()
 

@@ -11,7 +11,7 @@ So a full disk shows before a frame begins and never inside one: new messages ar
 sends are taken again, without a restart, when there is some.
 
 Zeros are written into a spare, because the first sync of a block that was only reserved must
-also write the file system's journal: a third more commits a second (storage.md 3.3).
+also write the file system's journal: a third more commits a second.
 """
 
 import errno

@@ -25,11 +25,22 @@ def test_rot_is_found_and_counted() -> None:
     content = world.disk.content(segment.path_of(DIRECTORY, sealed))
     content[bytes(content).index(b"0303")] ^= 1
 
-    # The first step begins the tour.
-    world.log.scrubber.step(1)
     world.log.scrubber.step(1 << 20)
 
     assert world.log.scrubber.damaged_ranges == 1
+
+
+def test_a_tour_begins_once_a_week() -> None:
+    world = filled()
+    world.log.scrubber.step(1 << 20)
+    once = world.log.scrubber.bytes_verified
+    world.log.scrubber.step(1 << 20)
+    assert world.log.scrubber.bytes_verified == once
+
+    world.clock.time_ms += 7 * 86_400_000
+    world.log.scrubber.step(1 << 20)
+
+    assert world.log.scrubber.bytes_verified == 2 * once
 
 
 def test_a_segment_that_retention_took_is_passed_over() -> None:
