@@ -288,6 +288,12 @@ class Transactions:
         """Forget resolutions of long ago; they are in the order of their time."""
         while self._resolved:
             key, (resolved_ms, _) = next(iter(self._resolved.items()))
+            # Of one time the smallest key: the order in which rows come back is all that
+            # a start knows of the order in which they were resolved.
+            for other, (other_ms, _) in self._resolved.items():
+                if other_ms != resolved_ms:
+                    break
+                key = min(key, other)
             is_old = resolved_ms + self._rules.remember_ms <= now_ms
             if not is_old and len(self._resolved) <= self._rules.remembered_max:
                 return

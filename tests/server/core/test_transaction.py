@@ -237,6 +237,8 @@ class TransactionMachine(RuleBasedStateMachine):
             del self.open[name]
             self.resolved.append((name, self.now, is_commit))
             young = [e for e in self.resolved if e[1] + RULES.remember_ms > self.now]
+            # Of one time the smallest names go first.
+            young.sort(key=lambda entry: (entry[1], entry[0]))
             self.resolved = young[-RULES.remembered_max :]
         elif name not in known:
             with pytest.raises(InvalidTransactionId):
