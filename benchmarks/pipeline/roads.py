@@ -1,0 +1,158 @@
+"""How fast is each road into Spark, and into a Parquet table, with the broker beside?
+
+    python -m benchmarks.pipeline.roads [--messages 1000000] [--json FILE]
+
+One broker, one topic of 200-byte bodies with tag, key and two properties, local[2]; each
+figure is messages per second of one Spark job over the whole topic, session started and
+warm. `scan` counts rows (the noop sink), `archive` is the job of that name. The topic is
+filled first, in a fresh folder, and most of it is sealed by small segments.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from cosmodrome_spark.jobs import archive
+from cosmodrome_spark.jobs.config import load
+from cosmodrome_spark.jobs.progress import BatchProgress
+from cosmodrome_spark.jobs.run import JobContext
+from cosmodrome_spark.schema import ALL_COLUMNS
+from cosmodrome_spark.session import SessionOptions, build_session
+from pyspark.sql import SparkSession
+from tests.support.cosmodrome_process import CosmodromeProcess
+from tests.support.topic_filler import fill
+
+COLUMNS_15 = ALL_COLUMNS[:15]
+COLUMNS_4 = ("queue_id", "queue_offset", "store_timestamp", "body")
+TOPIC = "bench"
+
+
+class Memory:
+    """The largest resident set of this process and its children, the broker left out."""
+
+    def __init__(self, without: set[int]) -> None:
+        self.peak_bytes = 0
+        self._without = without
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        me = psutil.Process()
+        while not self._stop.wait(0.2):
+            total = 0
+            for process in [me, *me.children(recursive=True)]:
+                try:
+                    if process.pid not in self._without:
+                        total += process.memory_full_info().pss
+                except psutil.Error:
+                    continue
+            self.peak_bytes = max(self.peak_bytes, total)
+
+    def stop(self) -> int:
+        """End the watch; the peak in bytes."""
+        self._stop.set()
+        self._thread.join()
+        return self.peak_bytes
+
+
+def scan(spark: SparkSession, endpoints: str, road: str, columns: tuple[str, ...]) -> float:
+    options = {"endpoints": endpoints, "subscribe": TOPIC, "readMode": road}
+    frame = spark.read.format("rocketmq").options(**options)
+    frame = frame.option("columns", ",".join(columns)).option("cores", "2").load()
+    begun = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - begun
+
+
+def archived(spark: SparkSession, endpoints: str, road: str, folder: Path, messages: int) -> float:
+    """Seconds inside batches, the first one (class loading) left out where there are more."""
+    told: list[BatchProgress] = []
+    sets = [
+        f"source.endpoints={endpoints}",
+        f"source.subscribe={TOPIC}",
+        f"source.readMode={road}",
+        f"source.columns={','.join(COLUMNS_15)}",
+        f"source.maxOffsetsPerTrigger={max(1, messages // 3)}",
+        f"table.path={folder / 'table'}",
+        f"stream.checkpoint={folder / 'checkpoint'}",
+    ]
+    context = JobContext(load("archive", None, sets), once=True, tell=told.append, session=spark)
+    assert archive.run(context) == 0
+    done = [each for each in told if each.rows]
+    assert sum(each.rows for each in done) == messages
+    counted = done[1:] or done
+    return sum(e.rows for e in counted) / (sum(e.batch_ms for e in counted) / 1000)
+
+
+def first_commit_s(endpoints: str, folder: Path) -> float:
+    """Seconds from the command to the first commit in the table."""
+    command = [sys.executable, "-m", "cosmodrome_server", "pipeline", "archive", "--once"]
+    for each in (
+        f"source.endpoints={endpoints}",
+        f"source.subscribe={TOPIC}",
+        "source.maxOffsetsPerTrigger=10000",
+        f"table.path={folder / 'table'}",
+        f"stream.checkpoint={folder / 'checkpoint'}",
+        "session.master=local[2]",
+    ):
+        command += ["--set", each]
+    begun = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    sign = folder / "table" / "_manifest" / f"{1:020d}.json"
+    while not sign.exists() and process.poll() is None:
+        time.sleep(0.02)
+    took = time.perf_counter() - begun
+    process.terminate()
+    process.wait(60)
+    return took if sign.exists() else float("nan")
+
+
+def measure(messages: int, repeats: int) -> dict[str, Any]:
+    figures: dict[str, Any] = {"messages": messages, "load_average": os.getloadavg()[0]}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with CosmodromeProcess(folder / "data", "store.segment_mib=32") as server:
+            broker = {each.pid for each in psutil.Process().children(recursive=True)}
+            fill(server.endpoints, TOPIC, messages, body_bytes=200)
+            figures["first_commit_s"] = first_commit_s(server.endpoints, folder / "first")
+            memory = Memory(broker)
+            spark = build_session(SessionOptions("bench", master="local[2]"))
+            scan(spark, server.endpoints, "auto", COLUMNS_4)
+            for road in ("auto", "bulk", "pull"):
+                for columns in (COLUMNS_15, COLUMNS_4):
+                    best = min(scan(spark, server.endpoints, road, columns) for _ in range(repeats))
+                    figures[f"scan {road} {len(columns)} columns"] = round(messages / best)
+            for road in ("auto", "bulk", "pull"):
+                into = folder / road
+                rate = archived(spark, server.endpoints, road, into, messages)
+                figures[f"archive {road} 15 columns"] = round(rate)
+            spark.stop()
+            figures["peak_mib"] = memory.stop() >> 20
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    told = parser.parse_args()
+    figures = measure(told.messages, told.repeats)
+    text = json.dumps(figures, indent=2)
+    print(text)
+    if told.json:
+        told.json.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
