@@ -234,6 +234,11 @@ class _FaultyFile:
         self._disk.take_space(self._inode, position + len(data))
         self._inode.write(position, data)
 
+    def write_through(self, position: int, parts: Sequence[bytes]) -> None:
+        """See `File`; a crash may come between the two."""
+        self.write(position, parts)
+        self.sync()
+
     def sync(self) -> None:
         """See `File`."""
         self._disk.changes("sync")

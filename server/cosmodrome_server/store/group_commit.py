@@ -219,10 +219,10 @@ class FrameWriter:
         )
         if frame.spare is not None:
             self._begin_segment(frame.spare, segment, [header, *parts])
+        elif self._durability.is_synced:
+            segment.file.write_through(frame.start, [header, *parts])
         else:
             segment.file.write(frame.start, [header, *parts])
-            if self._durability.is_synced:
-                segment.file.sync()
         if self._durability.is_synced or frame.spare is not None:
             self.synced_lsn = frame.lsn
         self._written = segment

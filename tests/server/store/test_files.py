@@ -38,6 +38,34 @@ def test_many_parts_are_written_in_order(files: Files, tmp_path: Path) -> None:
     file.close()
 
 
+def test_what_is_written_through_is_read(files: Files, tmp_path: Path) -> None:
+    file = files.open(tmp_path / "a", create=True)
+    file.write_through(0, [b"one", b"two"])
+    file.write_through(6, [b"%04d" % n for n in range(3_000)])
+
+    assert file.read(0, 10) == b"onetwo0000"
+    assert file.size() == 12_006
+    file.close()
+
+
+def test_a_short_write_through_is_finished_and_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    file = OsFiles().open(tmp_path / "a", create=True)
+    real = os.pwritev
+    monkeypatch.setattr(
+        os, "pwritev", lambda fd, parts, at, flags=0: 1 if flags else real(fd, parts, at)
+    )
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+
+    file.write_through(0, [b"hello", b"world"])
+
+    assert file.read(0, 100) == b"helloworld"
+    assert len(synced) == 1
+    file.close()
+
+
 def test_a_gap_and_allocated_space_read_as_zeros(files: Files, tmp_path: Path) -> None:
     file = files.open(tmp_path / "a", create=True)
     file.write(3, [b"x"])
