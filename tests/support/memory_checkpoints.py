@@ -42,6 +42,8 @@ class MemoryCheckpoints:
                 self._rows[key] = value
         for entry in new:
             self._ends[entry.key] = entry.next_offset
+            if not entry.next_offset:
+                del self._ends[entry.key]
             if entry.entries:
                 self._entries[segment, entry.key, entry.base] = entry.entries
         self._entries = {key: held for key, held in self._entries.items() if key[0] >= segment}

@@ -145,7 +145,8 @@ class SqliteCheckpoints:
             for key, value in rows.items():
                 writer.put(_STATE, key, value)
             for entries in new:
-                writer.put(_END, _KEY.pack(entries.key), _U64.pack(entries.next_offset))
+                end = _U64.pack(entries.next_offset) if entries.next_offset else None
+                writer.put(_END, _KEY.pack(entries.key), end)
                 if entries.entries:
                     key = _ENTRIES_KEY.pack(segment, entries.key, entries.base)
                     writer.put(_ENTRIES, key, entries.entries)

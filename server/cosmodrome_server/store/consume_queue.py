@@ -43,7 +43,7 @@ class NewEntries(NamedTuple):
 
     Attributes:
         key: Of the queue.
-        next_offset: Where it ends.
+        next_offset: Where it ends; 0 if it is gone with its topic.
         base: The offset of the first new entry.
         entries: The new entries, 24 bytes each.
     """
@@ -110,6 +110,7 @@ class ConsumeQueues:
         self._runs: dict[int, Run] = {}
         # The first offset of each queue in the sealed segments; NOT_SEALED for none.
         self._first_sealed: dict[int, int] = {}
+        self._dropped: list[int] = []
         self._holes_allowed = True
         self._active_base = 0
         # The lowest position in an earlier segment that the active one points to.
@@ -138,6 +139,8 @@ class ConsumeQueues:
             item.memory = None
         self._set_idle(ends)
         for key, base, entries in runs:
+            if key not in ends:
+                continue  # Of a topic deleted since.
             queue = self._queues.get(key)
             if queue is None:
                 queue = self._queues[key] = _Queue(base)
@@ -193,6 +196,8 @@ class ConsumeQueues:
 
     def drop(self, topic_id: int) -> None:
         """Forget the queues of a topic."""
+        # A checkpoint must forget them too.
+        self._dropped += [key for key in self.ends() if key >> 32 == topic_id]
         for key in [key for key in self._queues if key >> 32 == topic_id]:
             del self._queues[key]
         self._set_idle({key: end for key, end in self._idle() if key >> 32 != topic_id})
@@ -407,7 +412,8 @@ class ConsumeQueues:
 
     def take_new(self) -> list[NewEntries]:
         """What a checkpoint must save; taking it marks it saved."""
-        found = []
+        found = [NewEntries(key, 0, 0, b"") for key in self._dropped]
+        self._dropped = []
         for key, queue in self._queues.items():
             if queue.saved < queue.next_offset:
                 base = max(queue.saved, queue.base)

@@ -90,6 +90,17 @@ def test_entries_of_sealed_segments_are_dropped_but_not_where_queues_end(reopen:
     assert saved.ends == {7: 2, 8: 1}
 
 
+def test_a_queue_that_is_gone_is_forgotten(reopen: Reopen) -> None:
+    store = reopen()
+    store.save(mark(1), {}, [entries(7, 0, 2), entries(8, 0, 2)])
+    store.save(mark(2), {}, [NewEntries(7, 0, 0, b"")])
+
+    saved = reopen().load()
+
+    assert saved is not None
+    assert saved.ends == {8: 2}
+
+
 def test_a_clean_stop_is_remembered(reopen: Reopen) -> None:
     store = reopen()
     store.save(mark(3), {b"a": b"1"}, [])

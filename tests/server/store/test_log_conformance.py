@@ -305,6 +305,20 @@ def test_the_queues_of_a_deleted_topic_are_gone(opened: Opened) -> None:
         log.read(1, 0, 0)
 
 
+def test_the_queues_of_a_deleted_topic_do_not_come_back_with_a_checkpoint(opened: Opened) -> None:
+    log = filled(opened, 3, restart=False)
+    log.checkpoint([], log.open_lsn - 1)
+    log.drop_queues(1)
+    log.stage(RecordKind.TOPIC_DELETED, b"")
+    log.commit(lambda: None)
+    opened.settle()
+    log.checkpoint([], log.open_lsn - 1)
+    opened.restart()
+    start(opened.log)
+
+    assert opened.log.max_offset(1, 0) == 0
+
+
 def test_staging_many_messages_is_all_or_none_and_in_order(opened: Opened) -> None:
     start(opened.log)
     positions = opened.log.stage_messages([message(offset) for offset in range(5)])
