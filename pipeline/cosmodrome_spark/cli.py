@@ -20,13 +20,17 @@ from cosmodrome_spark.session import check_installed
 
 app = typer.Typer(
     name="pipeline",
-    help="Spark jobs over topics.\n\n" + "\n\n".join(f"{k}: {v}" for k, v in JOBS.items()),
     add_completion=False,
     no_args_is_help=True,
 )
 
 
-@app.command()
+_HELP = "Run a job over topics, on Spark.\n\n" + "\n\n".join(
+    f"{name}: {does}" for name, does in JOBS.items()
+)
+
+
+@app.command(help=_HELP)
 def run(
     name: Annotated[str, typer.Argument(metavar="JOB", help="one of those above")],
     config: Annotated[Path | None, typer.Option(help="a TOML file")] = None,

@@ -168,3 +168,24 @@ def test_a_topic_sink_that_publishes_once_survives_kills_and_a_broker_restart(
         for message_id in batch.column(0).to_pylist()
     ]
     assert sorted(found) == [f"orders-{number:012d}" for number in range(COUNT)]
+
+
+def test_sigterm_lets_the_batch_under_way_end(server: CosmodromeProcess, tmp_path: Path) -> None:
+    told = [*sets(server, tmp_path, "parquet"), "source.maxOffsetsPerTrigger=300"]
+    command = [sys.executable, "-m", "cosmodrome_server", "pipeline", "archive"]
+    for each in (*told, "stream.trigger=0s"):
+        command += ["--set", each]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + ATTEMPT_S_MAX
+    while not (tmp_path / "checkpoint/commits/1").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=ATTEMPT_S_MAX)
+
+    batches = [json.loads(line) for line in said.splitlines()]
+    found = places(told)
+    assert process.returncode == 0
+    assert sum(each["rows"] for each in batches) == len(found) == len(set(found))
+    finish({"sets": told})
+    assert places(told) == everything(server)
