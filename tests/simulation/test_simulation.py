@@ -28,3 +28,9 @@ def test_simulations_do_what_they_are_for() -> None:
 def test_no_promise_is_broken_in_the_long_run(seed: int) -> None:
     first = Simulation(seed).run(LONG_OPERATIONS)
     assert Simulation(seed).run(LONG_OPERATIONS) == first
+
+
+# Buckets of delayed messages went while a crash could still take their fires back.
+@pytest.mark.parametrize("seed", [503, 508])
+def test_seeds_that_once_broke_a_promise_do_so_no_more(seed: int) -> None:
+    Simulation(seed).run(2_000)

@@ -268,6 +268,9 @@ class TimerVerbs(TransactionVerbs):
         hour = hour_of(now_ms)
         if hour == self._swept_hour or self._worker.is_busy or not self._buckets.is_kept:
             return
+        if self._log.has_staged or self._log.durable_lsn + 1 < self._log.open_lsn:
+            # A crash can take these fires back: then the bucket is all there is.
+            return
         self._swept_hour = hour
         first = min([hour - 1, *self._shard.timers.hours])
         self._worker.run(partial(_delete_before, self._buckets, first), self._swept)
