@@ -17,7 +17,6 @@ from cosmodrome_spark.jobs import archive, mirror
 from cosmodrome_spark.jobs.config import TableConfig, load
 from cosmodrome_spark.jobs.run import JobContext
 from cosmodrome_spark.lake.base import DataFile, LakeTable, Origin
-from cosmodrome_spark.sink import writers
 
 
 def die() -> None:
@@ -50,7 +49,7 @@ def main(told: dict[str, Any]) -> int:
     def open_dying(self: TableConfig, *arguments: Any) -> Any:
         return DyingTable(opened(self, *arguments), moment, batch)
 
-    TableConfig.open = open_dying  # type: ignore[method-assign]  # the point of this driver
+    TableConfig.open = open_dying  # type: ignore[method-assign, assignment]  # the point of it
     job = told.get("job", "archive")
     config = load(job, None, told["sets"])
     context = JobContext(config, once=True)
@@ -63,5 +62,4 @@ def main(told: dict[str, Any]) -> int:
 
 if __name__ == "__main__":
     os.setpgid(0, 0)
-    assert writers  # imported here, so that a missing package shows before Spark starts
     sys.exit(main(json.loads(sys.argv[1])))
