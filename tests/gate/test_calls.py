@@ -297,3 +297,12 @@ def test_a_reply_that_arrives_does_not_come_back(world: World) -> None:
         assert len(client.call("/test.Echo/Deliver", b"34,30000").messages) == 34
         assert client.call(UNARY, b"x").messages == [b"x"]
         assert world.seen("returned") == 0
+
+
+def test_a_client_refused_thousands_of_times_keeps_its_connection(world: World) -> None:
+    with world.client() as client:
+        for _ in range(3_000):
+            stream = client.start("/test.Echo/Nothing")  # answered before its request has come
+            assert client.wait(stream).status == UNIMPLEMENTED
+        assert client.goaway is None
+        assert client.call(UNARY, b"x").messages == [b"x"]

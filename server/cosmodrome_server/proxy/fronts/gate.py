@@ -111,20 +111,24 @@ class GateFront:
         """Handle what waits, and hand over the replies it brought."""
         assert self._server is not None
         self._is_in_turn = True
-        handlers = self._handlers
-        for kind, number, detail, message, with_it in self._server.take(_TURN_EVENTS):
-            if kind == gate.CALL:
-                call = _GateCall(self, number, message, with_it)
-                try:
-                    handlers[detail](call)
-                except Exception:
-                    _log.exception("a handler failed path=%s", self._routes[detail].path)
-                    call.finish(GrpcStatus.INTERNAL, _INTERNAL)
-            else:
-                self._stream_event(kind, number, detail, message, with_it)
-        self._is_in_turn = False
-        if self._replies:
-            self._flush()
+        try:
+            for kind, number, detail, message, with_it in self._server.take(_TURN_EVENTS):
+                if kind == gate.CALL:
+                    self._handle(_GateCall(self, number, message, with_it), detail)
+                else:
+                    self._stream_event(kind, number, detail, message, with_it)
+        finally:
+            self._is_in_turn = False
+            if self._replies:
+                self._flush()
+
+    def _handle(self, call: "_GateCall", method: int) -> None:
+        """A handler's bug ends its call, not the turn."""
+        try:
+            self._handlers[method](call)
+        except Exception:
+            _log.exception("a handler failed path=%s", self._routes[method].path)
+            call.finish(GrpcStatus.INTERNAL, _INTERNAL)
 
     def _stream_event(
         self,
@@ -136,7 +140,7 @@ class GateFront:
     ) -> None:
         if kind == gate.OPEN:
             call = self._listening[number] = _GateCall(self, number, b"", with_it)
-            _guarded(call, lambda: self._handlers[detail](call))
+            self._handle(call, detail)
         elif kind == gate.DRAINED:
             self._drained.set()
         elif kind == gate.CANCEL:
@@ -145,7 +149,7 @@ class GateFront:
             if ended is not None:
                 ended.gone()
         elif (stream := self._listening.get(number)) is not None:
-            _guarded(stream, lambda: stream.arrived(message if kind == gate.MESSAGE else None))
+            stream.arrived(message if kind == gate.MESSAGE else None)
 
     def listen_for_end(self, call: "_GateCall") -> None:
         """Keep a call until it is answered or gone."""
@@ -225,15 +229,6 @@ class GateFront:
             self._watch.cancel()
         self._loop.remove_reader(self._server.fileno())
         await self._loop.run_in_executor(None, self._server.close)
-
-
-def _guarded(call: "_GateCall", act: Callable[[], None]) -> None:
-    """A bug of a stream's handler ends that stream, not the server."""
-    try:
-        act()
-    except Exception:
-        _log.exception("a stream's handler failed")
-        call.finish(GrpcStatus.INTERNAL, _INTERNAL)
 
 
 class _GateCall:
@@ -316,9 +311,14 @@ class _GateCall:
         self._on_message = callback
 
     def arrived(self, message: bytes | None) -> None:
-        """Pass a message on."""
-        if self._on_message is not None and not self.is_answered:
+        """Pass a message on; a handler's bug ends this stream, not the server."""
+        if self._on_message is None or self.is_answered:
+            return
+        try:
             self._on_message(message)
+        except Exception:
+            _log.exception("a stream's handler failed")
+            self.finish(GrpcStatus.INTERNAL, _INTERNAL)
 
     def gone(self) -> None:
         """The client went away."""
