@@ -1,7 +1,7 @@
 """The broker of one directory, in this process: core and log on the running loop.
 
     Engine ◀─ CatalogueVerbs ◀─ SendVerbs ◀─ SettleVerbs ◀─ ReceiveVerbs ◀─ OffsetVerbs ◀─
-    TransactionVerbs ◀─ TimerVerbs ◀─ OperationVerbs ◀─ LocalBroker
+    TransactionVerbs ◀─ TimerVerbs ◀─ OperationVerbs ◀─ LiteVerbs ◀─ LocalBroker
 
 Each layer adds the verbs its module is named after to what every verb stands on; all of
 them are called on the loop's thread.
@@ -12,8 +12,9 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from cosmodrome_server.broker.lite_verbs import LiteVerbs
 from cosmodrome_server.broker.no_buckets import NoBuckets
-from cosmodrome_server.broker.operation_verbs import Finder, OperationVerbs
+from cosmodrome_server.broker.operation_verbs import Finder
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.broker.statistics import Statistics, frozen, frozen_out
 from cosmodrome_server.clock import Clock
@@ -42,7 +43,7 @@ class Attachments:
 NOTHING_ATTACHED = Attachments()
 
 
-class LocalBroker(OperationVerbs):
+class LocalBroker(LiteVerbs):
     """Implements `broker.interface.Broker`. Made on a running loop; `close` ends it.
 
     Args:
@@ -66,6 +67,7 @@ class LocalBroker(OperationVerbs):
         self._open_polling()
         self._open_timers(attachments.buckets)
         self._open_search(attachments.finder)
+        self._open_lite()
         self._retain_ms = clock.monotonic_ms() + _RETAIN_EVERY_MS
         self._commit.touch()
 

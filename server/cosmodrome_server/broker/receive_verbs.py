@@ -31,7 +31,7 @@ class ReceiveVerbs(SettleVerbs):
         """See `Messaging`."""
         group = self._group(query.group)
         topic = self._topic(query.topic)
-        _check_readable(group, topic, query)
+        self._check_readable(group, topic, query)
         lease_ms = self._advance()
         consumption = self._begun(group, topic)
         room = min(query.max_messages, self._inflight_max(group) - consumption.inflight)
@@ -116,6 +116,18 @@ class ReceiveVerbs(SettleVerbs):
             handle = sealed + suffix(queue_offset - base)
             deliveries.append(Delivery(message, handle, attempt, invisible_ms))
 
+    @staticmethod
+    def _check_readable(group: GroupState, topic: TopicState, query: ReceiveQuery) -> None:
+        if len(query.attempt_id) > _NAME_CHARS_MAX or len(query.client_id) > _NAME_CHARS_MAX:
+            raise BadRequest(f"client id and attempt id have at most {_NAME_CHARS_MAX} characters")
+        if not group.group.is_consumable:
+            raise Forbidden(f"consumer group {query.group} may not consume (is_consumable is off)")
+        if not topic.topic.permission.is_readable:
+            raise Forbidden(f"topic {query.topic} is not readable: its permission is write only")
+        if group.group.is_fifo and not ANY_QUEUE <= query.queue_id < topic.topic.queues:
+            last = topic.topic.queues - 1
+            raise BadRequest(f"topic {query.topic} has queues 0 to {last}, not {query.queue_id}")
+
     # Waiting
 
     def wait(self, waiter: Waiter) -> None:
@@ -159,6 +171,8 @@ class ReceiveVerbs(SettleVerbs):
         to_wake, self._to_wake = self._to_wake, {}
         budget = _SERVED_PER_TURN
         for place in to_wake:
+            if self._wakes_each(place[1]):
+                budget = self._wake_each(place, budget)
             while budget and (waiter := self._polling.first(place)) is not None:
                 if not self._serve(waiter):
                     break
@@ -166,6 +180,16 @@ class ReceiveVerbs(SettleVerbs):
             if not budget:
                 self._to_wake[place] = None
                 self._commit.touch()
+
+    def _wakes_each(self, topic_id: int) -> bool:
+        """Whether a waiter that finds nothing says nothing about the next one."""
+        raise NotImplementedError
+
+    def _wake_each(self, place: Place, budget: int) -> int:
+        for waiter in self._polling.at(place):
+            if budget and self._serve(waiter):
+                budget -= 1
+        return budget
 
     def _serve(self, waiter: AnyWaiter) -> bool:
         """Try to answer a waiter; whether it was."""
@@ -204,16 +228,3 @@ class ReceiveVerbs(SettleVerbs):
 
 def _queue_order(delivery: Delivery) -> tuple[int, int]:
     return delivery.message.queue_id, delivery.message.queue_offset
-
-
-def _check_readable(group: GroupState, topic: TopicState, query: ReceiveQuery) -> None:
-    if len(query.attempt_id) > _NAME_CHARS_MAX or len(query.client_id) > _NAME_CHARS_MAX:
-        raise BadRequest(f"client id and attempt id have at most {_NAME_CHARS_MAX} characters")
-    if not group.group.is_consumable:
-        raise Forbidden(f"consumer group {query.group} may not consume (is_consumable is off)")
-    if not topic.topic.permission.is_readable:
-        raise Forbidden(f"topic {query.topic} is not readable: its permission is write only")
-    if group.group.is_fifo and not ANY_QUEUE <= query.queue_id < topic.topic.queues:
-        raise BadRequest(
-            f"topic {query.topic} has queues 0 to {topic.topic.queues - 1}, not {query.queue_id}"
-        )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from cosmodrome_server.broker.catalogue_verbs import CatalogueVerbs
+from cosmodrome_server.core.catalogue import TopicState
 from cosmodrome_server.core.send import check_acceptance, plan_send
 from cosmodrome_server.errors import OverloadedError
 from cosmodrome_server.model.log import MessageRecord, MessageState
@@ -21,7 +22,7 @@ class SendVerbs(CatalogueVerbs):
         state = self._topic(topic)
         check_acceptance(state, messages)
         self._check_bounds(messages)
-        records = plan_send(state, messages, self._now(), self._settings.transaction_first_check_ms)
+        records = self._plan_send(state, messages)
         positions = self._put_messages(records)
         self._count_sent(topic, messages)
         if records[0].state is MessageState.DELAYED or state.topic.topic_type is TopicType.MIXED:
@@ -30,6 +31,10 @@ class SendVerbs(CatalogueVerbs):
             SendReceipt(message.message_id, record.queue_offset, "")
             for message, record in zip(messages, records, strict=True)
         ]
+
+    def _plan_send(self, state: TopicState, messages: Sequence[NewMessage]) -> list[MessageRecord]:
+        first_check_ms = self._settings.transaction_first_check_ms
+        return plan_send(state, messages, self._now(), first_check_ms)
 
     def _recallable(
         self,

@@ -24,6 +24,8 @@ class BrokerSettings:
         transactions_max: How many half messages may be open.
         delayed_max: How many delayed messages may wait.
         is_recall_enabled: Whether producers may take delayed messages back.
+        lite_topics_max: How many lite topics there may be.
+        lite_subscriptions_max: How many subscriptions to them all clients together have.
         checkpoint_ms: At most so long between checkpoints, while anything changes.
         checkpoint_bytes: At most so much log between checkpoints.
     """
@@ -41,5 +43,7 @@ class BrokerSettings:
     transactions_max: int = 1_000_000
     delayed_max: int = 10_000_000
     is_recall_enabled: bool = True
+    lite_topics_max: int = 20_000
+    lite_subscriptions_max: int = 100_000
     checkpoint_ms: int = 30_000
     checkpoint_bytes: int = 64 << 20

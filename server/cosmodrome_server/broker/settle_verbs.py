@@ -7,6 +7,7 @@ from cosmodrome_server.broker.send_verbs import SendVerbs
 from cosmodrome_server.core.catalogue import GroupState, TopicState
 from cosmodrome_server.core.consumption import Pair
 from cosmodrome_server.core.dead_letter import dead_letter_of
+from cosmodrome_server.core.lite_subscription import parent_of
 from cosmodrome_server.core.machine import NEVER_MS
 from cosmodrome_server.core.progress import Place, Progress
 from cosmodrome_server.core.records import Ack, DeadLetter
@@ -62,7 +63,7 @@ class SettleVerbs(SendVerbs):
         if record is not None:
             self._put(record)
             self._counters.acknowledged(topic, group)
-            if owner.group.is_fifo or self._capped:
+            if owner.is_ordered or self._capped:
                 self._freed(owner, progress)
 
     def change_invisible_duration(
@@ -127,7 +128,7 @@ class SettleVerbs(SendVerbs):
             owner is None
             or where is None
             or owner.group_id != receipt.group_id
-            or where.topic_id != receipt.topic_id
+            or not self._is_of(where, receipt.topic_id)
         ):
             raise InvalidReceiptHandle(
                 f"receipt handle is not of consumer group {group} and topic {topic}"
@@ -137,6 +138,13 @@ class SettleVerbs(SendVerbs):
         if progress is None:
             raise stale(receipt, receipt.base)
         return owner, progress
+
+    def _is_of(self, where: TopicState, topic_id: int) -> bool:
+        """Whether a message of topic `topic_id` is one of `where`: of itself or a lite topic."""
+        if where.topic_id == topic_id:
+            return True
+        lite = self._shard.catalogue.topics_by_id.get(topic_id)
+        return lite is not None and parent_of(lite.topic.name) == where.topic.name
 
     def _progress(self, group: str, receipt: ReceiptHandle) -> Progress:
         topic = self._shard.catalogue.topics_by_id.get(receipt.topic_id)
@@ -202,7 +210,7 @@ class SettleVerbs(SendVerbs):
             self._put(Ack(lease_ms, *progress.place, lease_id, queue_offset))
             return
         target = self._dead_letter_topic(owner)
-        origin = self._shard.catalogue.topics_by_id[topic_id].topic.name
+        origin = parent_of(self._shard.catalogue.topics_by_id[topic_id].topic.name)
         copy = dead_letter_of(original, origin, target, self._now())
         self._put_messages([copy])
         self._put(DeadLetter(lease_ms, *progress.place, lease_id, queue_offset, copy.queue_offset))
@@ -212,7 +220,7 @@ class SettleVerbs(SendVerbs):
     def _freed(self, owner: GroupState, progress: Progress) -> None:
         """A message was settled: others may go that it held back, or that found no room."""
         pair = progress.place[:2]
-        if owner.group.is_fifo or pair in self._capped:
+        if owner.is_ordered or pair in self._capped:
             self._capped.discard(pair)
             self._shard.consumptions.became_ready[progress.place] = None
 

@@ -89,6 +89,11 @@ class GroupState:
 
     __slots__ = ("group", "group_id")
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether a message in flight may hold others back."""
+        return self.group.is_fifo or bool(self.group.lite_bind_topic)
+
     def __init__(self, group: Group, group_id: int) -> None:
         self.group = group
         self.group_id = group_id

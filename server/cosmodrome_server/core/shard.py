@@ -54,8 +54,9 @@ _CLOCK = Struct("<QQQ")
 # with it are not handed out again: a million of them a millisecond.
 _LEASE_ID_SHIFT = 20
 
-# Where messages lie differs between a log and its replay, what becomes of them does not.
-_NOT_STATE = frozenset((timer.UNCOPIED_KEY,))
+# Where messages lie differs between a log and its replay, what becomes of them does not;
+# and clocks go on without records.
+_NOT_STATE = frozenset((timer.UNCOPIED_KEY, _CLOCK_KEY))
 
 _CATALOGUE_PREFIXES = frozenset((b"N", b"T", b"G", b"K"))
 _TOUCHES = frozenset((RecordKind.TRANSACTION_CHECK, RecordKind.EXPIRE))

@@ -1,0 +1,279 @@
+"""Lite topics: sending to them, subscribing to them, receiving from those a client reads.
+
+Readiness is looked up, not remembered: a receive goes through the lite topics of its client
+and takes from those that have something, so no event can be lost. Each lite topic is read
+in order, one batch in flight at a time, and redelivered in place.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from cosmodrome_server.broker.operation_verbs import OperationVerbs
+from cosmodrome_server.core.catalogue import GroupState, TopicState
+from cosmodrome_server.core.lite_subscription import (
+    LiteSubscriptions,
+    lite_topic_name,
+    parent_of,
+    rules_of,
+)
+from cosmodrome_server.core.progress import Progress
+from cosmodrome_server.core.receive import Demand
+from cosmodrome_server.core.records import SetOffset
+from cosmodrome_server.core.send import plan_send
+from cosmodrome_server.errors import BadRequest, LiteTopicQuotaExceeded
+from cosmodrome_server.model.lite import LiteChange, LiteStart
+from cosmodrome_server.model.log import MessageRecord
+from cosmodrome_server.model.message import Delivery, NewMessage
+from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery
+from cosmodrome_server.model.topic import LITE_PREFIX, Topic, TopicType
+
+_SWEEP_EVERY_MS = 10_000
+_SWEPT_PER_TURN = 2_000
+# An idle lite topic lives at least so long, whatever its parent says.
+_EXPIRATION_MIN_MS = 900_000
+
+
+class LiteVerbs(OperationVerbs):
+    """Implements `Messaging.sync_lite_subscription`, and receiving and sending of LITE topics."""
+
+    def _open_lite(self) -> None:
+        self._lite = LiteSubscriptions(self._settings.lite_subscriptions_max)
+        self._lite_turn = 0
+        self._lite_sweep_ms = self._clock.monotonic_ms() + _SWEEP_EVERY_MS
+        self._lite_swept = 0
+        # Lite topic id → parent topic id, in the order they were created.
+        self._parents: dict[int, int] = {}
+        for state in self._shard.catalogue.topics.values():
+            self._note_lite(state)
+
+    def _note_lite(self, state: TopicState) -> None:
+        if state.topic.name.startswith(LITE_PREFIX):
+            parent = self._shard.catalogue.topics.get(parent_of(state.topic.name))
+            if parent is not None:
+                self._parents[state.topic_id] = parent.topic_id
+
+    def topics(self) -> list[Topic]:
+        """See `Catalogue`; lite topics are not listed."""
+        return [each for each in super().topics() if not each.name.startswith(LITE_PREFIX)]
+
+    def delete_topic(self, name: str) -> None:
+        """See `Catalogue`; its lite topics go with it."""
+        topic_id = self._shard.catalogue.topic(name).topic_id
+        for lite_id in [lite for lite, parent in self._parents.items() if parent == topic_id]:
+            self._delete_lite(lite_id)
+        super().delete_topic(name)
+
+    def _delete_lite(self, lite_id: int) -> None:
+        del self._parents[lite_id]
+        state = self._shard.catalogue.topics_by_id[lite_id]
+        record = self._shard.catalogue.plan_topic_deletion(state.topic.name, self._advance())
+        self._put_catalogue(record)
+
+    # Sending
+
+    def _plan_send(self, state: TopicState, messages: Sequence[NewMessage]) -> list[MessageRecord]:
+        if state.topic.topic_type is not TopicType.LITE:
+            return super()._plan_send(state, messages)
+        by_name: dict[str, list[NewMessage]] = {}
+        for message in messages:
+            by_name.setdefault(message.lite_topic, []).append(message)
+        planned: dict[str, Iterator[MessageRecord]] = {}
+        for name, of_name in by_name.items():
+            lite = self._lite_topic(state, name)
+            planned[name] = iter(plan_send(lite, of_name, self._now(), 0))
+        return [next(planned[message.lite_topic]) for message in messages]
+
+    def _lite_topic(self, parent: TopicState, lite_topic: str) -> TopicState:
+        name = lite_topic_name(parent.topic.name, lite_topic)
+        known = self._shard.catalogue.topics.get(name)
+        if known is not None:
+            return known
+        if len(self._parents) >= self._settings.lite_topics_max:
+            raise LiteTopicQuotaExceeded(
+                f"there are {len(self._parents)} lite topics already (lite.topics_max)"
+            )
+        topic = Topic(name, TopicType.LITE, queues=1, created_ms=self._now())
+        self._put_catalogue(self._shard.catalogue.plan_topic(topic, self._advance()))
+        state = self._shard.catalogue.topic(name)
+        self._parents[state.topic_id] = parent.topic_id
+        return state
+
+    # Subscribing
+
+    def sync_lite_subscription(self, change: LiteChange) -> None:
+        """See `Messaging`."""
+        parent = self._topic(change.topic)
+        group = self._group(change.group)
+        rules = rules_of(group.group)
+        outcome = self._lite.change(change, rules, self._clock.monotonic_ms())
+        self._advance()
+        names: Iterable[str] = outcome.added
+        if rules.is_wildcard:
+            names = [lite for lite, _ in self._lite_topics_of(parent)]
+        for name in names:
+            self._begin_lite(group, lite_topic_name(change.topic, name), change)
+        for client_id, lite_topic in outcome.evictions:
+            self._events.lite_unsubscribed(client_id, change.group, lite_topic)
+        self._to_wake[group.group_id, parent.topic_id, ANY_QUEUE] = None
+        self._commit.touch()
+
+    def _begin_lite(self, group: GroupState, name: str, change: LiteChange) -> None:
+        """Put the group where the client wants to begin on a lite topic that is there."""
+        state = self._shard.catalogue.topics.get(name)
+        if state is None:
+            return
+        place = (group.group_id, state.topic_id, 0)
+        progress = self._shard.consumptions.find(place)
+        bounds = self._bounds(state, 0)
+        start = _start(change, progress, bounds.max_offset)
+        if start is not None:
+            start = min(max(start, bounds.min_offset), bounds.max_offset)
+            self._put(SetOffset(self._shard.lease_ms, *place, start))
+
+    def _lite_topics_of(self, parent: TopicState) -> list[tuple[str, TopicState]]:
+        prefix = len(lite_topic_name(parent.topic.name, ""))
+        topics = self._shard.catalogue.topics_by_id
+        return [
+            (topics[lite].topic.name[prefix:], topics[lite])
+            for lite, parent_id in self._parents.items()
+            if parent_id == parent.topic_id
+        ]
+
+    # Receiving
+
+    def receive(self, query: ReceiveQuery) -> list[Delivery]:
+        """See `Messaging`."""
+        group = self._group(query.group)
+        bound = group.group.lite_bind_topic
+        if not bound:
+            return super().receive(query)
+        if bound != query.topic:
+            raise BadRequest(f"group {query.group} is bound to {bound}, not to {query.topic}")
+        parent = self._topic(query.topic)
+        self._check_readable(group, parent, query)
+        self._advance()
+        if query.auto_renew:
+            self._live_clients.add(query.client_id)
+        matcher = self._shard.matchers.of(query.filter)
+        deliveries: list[Delivery] = []
+        for state, progress in self._readable(group, parent, query.client_id):
+            room = query.max_messages - len(deliveries)
+            if room <= 0:
+                break
+            if progress is None:
+                self._put(SetOffset(self._shard.lease_ms, group.group_id, state.topic_id, 0, 0))
+            consumption = self._shard.consumptions.of(group.group_id, state.topic_id)
+            assert consumption is not None, "it was begun"
+            plan = self._shard.plan_fifo_receive(
+                consumption, state, 0, matcher, self._demand(query, group, room)
+            )
+            deliveries += self._carry_out(plan, group, parent)
+        return deliveries
+
+    def _demand(self, query: ReceiveQuery, group: GroupState, room: int) -> Demand:
+        return Demand(
+            self._shard.lease_ms,
+            self._shard.next_lease_id(),
+            room,
+            query.invisible_ms,
+            group.group.max_attempts,
+            query.client_id if query.auto_renew else "",
+        )
+
+    def _readable(
+        self, group: GroupState, parent: TopicState, client_id: str
+    ) -> Iterator[tuple[TopicState, Progress | None]]:
+        """The lite topics of a client that have something it may have now, in turn."""
+        states = self._subscribed(group, parent, client_id)
+        if not states:
+            return
+        self._lite_turn += 1
+        turn = self._lite_turn % len(states)
+        for state in (*states[turn:], *states[:turn]):
+            progress = self._shard.consumptions.find((group.group_id, state.topic_id, 0))
+            cursor = 0 if progress is None else progress.cursor
+            if progress is not None and progress.leases:
+                continue
+            if state.visible_offsets[0] > cursor or (progress is not None and progress.ready):
+                yield state, progress
+
+    def _subscribed(
+        self, group: GroupState, parent: TopicState, client_id: str
+    ) -> list[TopicState]:
+        held = self._lite.of(group.group.name, client_id)
+        if held is None:
+            return []
+        if rules_of(group.group).is_wildcard:
+            return [state for _, state in self._lite_topics_of(parent)]
+        topics = self._shard.catalogue.topics
+        names = (lite_topic_name(parent.topic.name, name) for name in held.names)
+        return [state for name in names if (state := topics.get(name)) is not None]
+
+    # Waiting
+
+    def _collect_wakes(self) -> None:
+        for topic_id, _ in list(self._shard.became_visible):
+            if topic_id in self._parents:
+                self._shard.became_visible[self._parents[topic_id], ANY_QUEUE] = None
+        for group_id, topic_id, _ in list(self._shard.consumptions.became_ready):
+            if topic_id in self._parents:
+                self._to_wake[group_id, self._parents[topic_id], ANY_QUEUE] = None
+        super()._collect_wakes()
+
+    def _wakes_each(self, topic_id: int) -> bool:
+        """Whether a waiter that finds nothing says nothing about the next one."""
+        state = self._shard.catalogue.topics_by_id.get(topic_id)
+        return state is not None and state.topic.topic_type is TopicType.LITE
+
+    # Ending
+
+    def client_gone(self, client_id: str) -> None:
+        """See `Messaging`."""
+        self._lite.drop_client(client_id)
+        super().client_gone(client_id)
+
+    def _do_later(self) -> None:
+        super()._do_later()
+        now_ms = self._clock.monotonic_ms()
+        if self._parents and now_ms >= self._lite_sweep_ms:
+            self._lite_sweep_ms = now_ms + _SWEEP_EVERY_MS
+            self._lite.expire(now_ms)
+            self._expire_lite_topics()
+
+    def _expire_lite_topics(self) -> None:
+        """Delete lite topics that were idle for as long as their parent allows."""
+        if self._lite_swept >= len(self._parents):
+            self._lite_swept = 0
+        some = list(islice(self._parents.items(), self._lite_swept, None))[:_SWEPT_PER_TURN]
+        self._lite_swept += len(some)
+        topics = self._shard.catalogue.topics_by_id
+        for lite_id, parent_id in some:
+            allowed_ms = topics[parent_id].topic.lite_expiration_ms
+            if allowed_ms and self._idle_ms(topics[lite_id]) >= max(allowed_ms, _EXPIRATION_MIN_MS):
+                self._delete_lite(lite_id)
+
+    def _idle_ms(self, state: TopicState) -> int:
+        end = state.visible_offsets[0]
+        last_ms = state.topic.created_ms
+        if end > self._log.min_offset(state.topic_id, 0):
+            last_ms = self._log.timestamp(state.topic_id, 0, end - 1)
+        return self._now() - last_ms
+
+    def _next_deadline_ms(self) -> int:
+        first = super()._next_deadline_ms()
+        return min(first, self._lite_sweep_ms) if self._parents else first
+
+
+def _start(change: LiteChange, progress: Progress | None, end: int) -> int | None:
+    """Where reading begins; None to leave it where it is."""
+    match change.start:
+        case LiteStart.MIN:
+            return 0
+        case LiteStart.MAX:
+            return end
+        case LiteStart.OFFSET:
+            return change.start_value
+        case LiteStart.TAIL if progress is not None:
+            return progress.cursor - change.start_value
+        case _:
+            return end if progress is None else None

@@ -1,0 +1,205 @@
+"""Which lite topics each client of a lite group reads.
+
+A lite topic is a topic of one queue under a LITE topic; its name inside is
+`%LMQ%$parent$lite`. Subscriptions are about the present: kept in memory, said anew by the
+clients every 30 s, and over when a client has been silent for three minutes.
+
+    add ──▶ reads it ──remove, silence, the client goes──▶ reads it no more
+              └── exclusive group, another client adds it ──▶ evicted, and told so: it gets it
+                  back by adding it anew, not by repeating its whole set
+
+Source: protocol.md 1.17 and 7.13.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from cosmodrome_server.errors import BadRequest, LiteSubscriptionQuotaExceeded
+from cosmodrome_server.model.group import Group
+from cosmodrome_server.model.lite import LiteAction, LiteChange
+from cosmodrome_server.model.topic import LITE_PREFIX
+
+SILENCE_MS = 180_000
+CLIENT_QUOTA = 2_000
+_SEPARATOR = "$"
+
+
+def lite_topic_name(parent: str, lite_topic: str) -> str:
+    """The name inside of a lite topic."""
+    return f"{LITE_PREFIX}{_SEPARATOR}{parent}{_SEPARATOR}{lite_topic}"
+
+
+def parent_of(name: str) -> str:
+    """The topic clients know: the parent of a lite topic, else the topic itself."""
+    if not name.startswith(LITE_PREFIX):
+        return name
+    return name[len(LITE_PREFIX) + 1 :].rpartition(_SEPARATOR)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class LiteRules:
+    """How a group shares lite topics.
+
+    Attributes:
+        is_exclusive: One client a lite topic.
+        is_wildcard: Every client reads all.
+        client_quota: Lite topics of one client.
+    """
+
+    is_exclusive: bool
+    is_wildcard: bool
+    client_quota: int
+
+
+def rules_of(group: Group) -> LiteRules:
+    """Read the rules from the attributes of a group."""
+    quota = group.attributes.get("lite.sub.client.quota", "")
+    return LiteRules(
+        group.attributes.get("lite.sub.model", "").lower() == "exclusive",
+        group.attributes.get("lite.sub.wildcard", "").lower() == "true",
+        int(quota) if quota.isdecimal() else CLIENT_QUOTA,
+    )
+
+
+@dataclass(slots=True)
+class LiteSubscription:
+    """What one client of a group reads.
+
+    Attributes:
+        names: The lite topics, in the order they were added.
+        evicted: Those another client took over.
+        version: Of the last change.
+        heard_ms: When it was last said.
+    """
+
+    names: dict[str, None] = field(default_factory=dict)
+    evicted: set[str] = field(default_factory=set)
+    version: int = 0
+    heard_ms: int = 0
+
+
+@dataclass(slots=True)
+class LiteOutcome:
+    """What a change did.
+
+    Attributes:
+        added: Lite topics the client reads now and did not before.
+        evictions: (client, lite topic) of those who must be told.
+    """
+
+    added: list[str] = field(default_factory=list)
+    evictions: list[tuple[str, str]] = field(default_factory=list)
+
+
+class LiteSubscriptions:
+    """The subscriptions of all clients; `subscriptions_max` bounds their sum."""
+
+    def __init__(self, subscriptions_max: int) -> None:
+        self._max = subscriptions_max
+        self._count = 0
+        self._of: dict[tuple[str, str], LiteSubscription] = {}
+        self._owners: dict[tuple[str, str], str] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def of(self, group: str, client_id: str) -> LiteSubscription | None:
+        """What a client reads; None if it never said."""
+        return self._of.get((group, client_id))
+
+    def change(self, change: LiteChange, rules: LiteRules, now_ms: int) -> LiteOutcome:
+        """Carry out what a client says; what is older than what it said before is ignored.
+
+        Raises:
+            BadRequest: A partial change in a group that reads everything.
+            LiteSubscriptionQuotaExceeded: More than a client or the broker may have.
+        """
+        key = (change.group, change.client_id)
+        if rules.is_wildcard and change.action in (
+            LiteAction.PARTIAL_ADD,
+            LiteAction.PARTIAL_REMOVE,
+        ):
+            raise BadRequest(f"group {change.group} reads every lite topic: say COMPLETE_ADD")
+        known = self._of.get(key)
+        if known is not None and change.version < known.version:
+            return LiteOutcome()
+        if change.action is LiteAction.COMPLETE_REMOVE:
+            self._drop(key)
+            return LiteOutcome()
+        held = known or LiteSubscription()
+        outcome, removed = self._plan(held, change)
+        self._check_quota(change, rules, len(held.names) + len(outcome.added) - len(removed))
+        self._of[key] = held
+        held.version, held.heard_ms = change.version, now_ms
+        if change.action is LiteAction.PARTIAL_ADD:
+            held.evicted.difference_update(change.lite_topics)
+        for name in removed:
+            self._remove(key, name)
+        for name in outcome.added:
+            self._add(key, name, rules, outcome)
+        return outcome
+
+    def _plan(self, held: LiteSubscription, change: LiteChange) -> tuple[LiteOutcome, list[str]]:
+        names = dict.fromkeys(change.lite_topics)
+        if change.action is LiteAction.PARTIAL_REMOVE:
+            return LiteOutcome(), [name for name in names if name in held.names]
+        added = [name for name in names if name not in held.names]
+        if change.action is LiteAction.PARTIAL_ADD:
+            return LiteOutcome(added), []
+        again = [(change.client_id, name) for name in added if name in held.evicted]
+        outcome = LiteOutcome([name for name in added if name not in held.evicted], again)
+        held.evicted.intersection_update(names)
+        return outcome, [name for name in held.names if name not in names]
+
+    def _check_quota(self, change: LiteChange, rules: LiteRules, after: int) -> None:
+        known = self._of.get((change.group, change.client_id))
+        before = 0 if known is None else len(known.names)
+        if after > max(before, rules.client_quota):
+            raise LiteSubscriptionQuotaExceeded(
+                f"client {change.client_id} would read {after} lite topics, its group allows "
+                f"{rules.client_quota} (lite.sub.client.quota)"
+            )
+        if after > before and self._count + after - before > self._max:
+            raise LiteSubscriptionQuotaExceeded(
+                f"there are {self._count} lite subscriptions already (lite.subscriptions_max)"
+            )
+
+    def _add(self, key: tuple[str, str], name: str, rules: LiteRules, outcome: LiteOutcome) -> None:
+        group, client_id = key
+        if rules.is_exclusive:
+            owner = self._owners.get((group, name))
+            if owner is not None and owner != client_id:
+                self._remove((group, owner), name)
+                self._of[group, owner].evicted.add(name)
+                outcome.evictions.append((owner, name))
+            self._owners[group, name] = client_id
+        self._of[key].names[name] = None
+        self._count += 1
+
+    def _remove(self, key: tuple[str, str], name: str) -> None:
+        del self._of[key].names[name]
+        self._count -= 1
+        if self._owners.get((key[0], name)) == key[1]:
+            del self._owners[key[0], name]
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        held = self._of.get(key)
+        if held is not None:
+            for name in list(held.names):
+                self._remove(key, name)
+            del self._of[key]
+
+    def drop_client(self, client_id: str) -> None:
+        """A client is gone."""
+        for key in [key for key in self._of if key[1] == client_id]:
+            self._drop(key)
+
+    def expire(self, now_ms: int) -> None:
+        """Forget clients that were silent for too long."""
+        for key in list(self._silent(now_ms)):
+            self._drop(key)
+
+    def _silent(self, now_ms: int) -> Iterator[tuple[str, str]]:
+        for key, held in self._of.items():
+            if held.heard_ms + SILENCE_MS <= now_ms:
+                yield key

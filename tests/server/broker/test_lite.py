@@ -1,0 +1,277 @@
+"""What clients of a lite group see."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from cosmodrome_server.broker.settings import BrokerSettings
+from cosmodrome_server.errors import (
+    BadRequest,
+    LiteSubscriptionQuotaExceeded,
+    LiteTopicQuotaExceeded,
+)
+from cosmodrome_server.model import wire
+from cosmodrome_server.model.group import Group
+from cosmodrome_server.model.lite import LiteAction, LiteChange, LiteStart
+from cosmodrome_server.model.message import Delivery, MessageType, NewMessage, StoredMessage
+from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
+from cosmodrome_server.model.topic import Topic, TopicType
+from tests.support.broker_world import World, bodies, new_message
+
+
+class Events:
+    """What the proxy is told."""
+
+    def __init__(self) -> None:
+        self.evicted: list[tuple[str, str, str]] = []
+
+    def lite_unsubscribed(self, client_id: str, group: str, lite_topic: str) -> None:
+        self.evicted.append((client_id, group, lite_topic))
+
+    def check_transaction(self, message: StoredMessage, transaction_id: str) -> bool:
+        return False
+
+    def topic_changed(self, name: str) -> None:
+        pass
+
+    def group_changed(self, name: str) -> None:
+        pass
+
+
+def run(scenario: Callable[[World, Events], Awaitable[None]], **attributes: str) -> None:
+    async def main() -> None:
+        world = World(BrokerSettings(lite_topics_max=3, lite_subscriptions_max=5))
+        events = Events()
+        world.broker.listen(events)
+        named = {name.replace("_", "."): value for name, value in attributes.items()}
+        world.broker.create_topic(
+            Topic("chat", TopicType.LITE, queues=1, lite_expiration_ms=3_600_000)
+        )
+        world.broker.create_group(Group("room", lite_bind_topic="chat", attributes=named))
+        await world.settle()
+        await scenario(world, events)
+        world.broker.abandon()
+
+    asyncio.run(main())
+
+
+def lite(name: str, body: bytes) -> NewMessage:
+    message = new_message(body, message_type=MessageType.LITE)
+    message.lite_topic = name
+    message.system += wire.encode_bytes(wire.LITE_TOPIC, name.encode())
+    return message
+
+
+def sync(
+    world: World,
+    client_id: str,
+    *names: str,
+    action: LiteAction = LiteAction.PARTIAL_ADD,
+    start: tuple[LiteStart, int] = (LiteStart.LAST, 0),
+) -> None:
+    world.broker.sync_lite_subscription(
+        LiteChange(client_id, "room", "chat", action, names, 0, *start)
+    )
+
+
+def receive(world: World, client_id: str, count: int = 32) -> list[Delivery]:
+    return world.broker.receive(ReceiveQuery("room", "chat", ANY_QUEUE, client_id, count, 10_000))
+
+
+def test_a_client_gets_the_messages_of_the_lite_topics_it_subscribed_to() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a", "b")
+        await world.send("chat", lite("a", b"a1"), lite("c", b"c1"), lite("b", b"b1"))
+        await world.send("chat", lite("a", b"a2"))
+        found = receive(world, "ann")
+        assert sorted(bodies(found)) == [b"a1", b"a2", b"b1"]
+        assert {delivery.message.topic for delivery in found} == {"chat"}
+        assert receive(world, "bob") == []
+        for delivery in found:
+            world.broker.ack("room", "chat", delivery.receipt_handle)
+        await world.later(10_000)
+        assert receive(world, "ann") == []
+        assert [topic.name for topic in world.broker.topics()] == ["chat"]
+
+    run(scenario)
+
+
+def test_a_lite_topic_is_read_in_order_one_batch_at_a_time() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a")
+        sync(world, "bob", "a")
+        await world.send("chat", *[lite("a", b"%d" % number) for number in range(4)])
+        first = receive(world, "ann", 2)
+        assert bodies(first) == [b"0", b"1"]
+        assert receive(world, "bob") == []
+        await world.later(10_000)
+        again = receive(world, "bob", 3)
+        assert [(each.message.body, each.attempt) for each in again] == [
+            (b"0", 2),
+            (b"1", 2),
+            (b"2", 1),
+        ]
+
+    run(scenario)
+
+
+def test_a_waiting_client_is_woken_by_its_own_lite_topics_only() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a")
+        sync(world, "bob", "b")
+        given: list[tuple[str, list[bytes]]] = []
+
+        def wait(client_id: str) -> None:
+            def on_ready(found: list[Delivery]) -> None:
+                given.append((client_id, bodies(found)))
+
+            query = ReceiveQuery("room", "chat", ANY_QUEUE, client_id, 1, 60_000)
+            world.broker.wait(Waiter(query, world.clocks.run_ms + 20_000, on_ready))
+
+        wait("ann")
+        wait("bob")
+        await world.send("chat", lite("b", b"b1"), lite("b", b"b2"))
+        assert given == [("bob", [b"b1"])]
+        wait("bob")
+        await world.settle()
+        assert given == [("bob", [b"b1"])]
+        sync(world, "ann", "b")
+        await world.settle()
+        assert given == [("bob", [b"b1"])]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        ((LiteStart.LAST, 0), []),
+        ((LiteStart.MAX, 0), []),
+        ((LiteStart.MIN, 0), [b"0", b"1", b"2"]),
+        ((LiteStart.OFFSET, 1), [b"1", b"2"]),
+        ((LiteStart.OFFSET, 9), []),
+        ((LiteStart.TAIL, 1), []),
+    ],
+)
+def test_reading_begins_where_the_client_says(
+    start: tuple[LiteStart, int], expected: list[bytes]
+) -> None:
+    async def scenario(world: World, events: Events) -> None:
+        await world.send("chat", *[lite("a", b"%d" % number) for number in range(3)])
+        sync(world, "ann", "a", start=start)
+        assert bodies(receive(world, "ann")) == expected
+        await world.send("chat", lite("a", b"new"))
+        await world.later(10_000)
+        assert bodies(receive(world, "ann"))[-1:] == [b"new"]
+
+    run(scenario)
+
+
+def test_in_an_exclusive_group_the_newest_client_takes_a_lite_topic_over() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a")
+        sync(world, "bob", "a")
+        assert events.evicted == [("ann", "room", "a")]
+        await world.send("chat", lite("a", b"a1"))
+        assert receive(world, "ann") == []
+        sync(world, "ann", "a", action=LiteAction.COMPLETE_ADD)
+        assert events.evicted == [("ann", "room", "a")] * 2
+        assert bodies(receive(world, "bob")) == [b"a1"]
+        sync(world, "ann", "a")
+        assert events.evicted[2:] == [("bob", "room", "a")]
+
+    run(scenario, lite_sub_model="Exclusive")
+
+
+def test_a_group_with_a_wildcard_reads_every_lite_topic() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        with pytest.raises(BadRequest):
+            sync(world, "ann", "a")
+        sync(world, "ann", action=LiteAction.COMPLETE_ADD)
+        await world.send("chat", lite("a", b"a1"), lite("b", b"b1"))
+        assert sorted(bodies(receive(world, "ann"))) == [b"a1", b"b1"]
+
+    run(scenario, lite_sub_wildcard="true")
+
+
+def test_there_are_bounds_of_lite_topics_and_of_subscriptions() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        with pytest.raises(LiteSubscriptionQuotaExceeded, match="its group allows 3"):
+            sync(world, "ann", "a", "b", "c", "d")
+        sync(world, "ann", "a", "b", "c")
+        sync(world, "ann", "a")
+        with pytest.raises(LiteSubscriptionQuotaExceeded, match="subscriptions_max"):
+            sync(world, "bob", "a", "b", "c")
+        await world.send("chat", lite("a", b""), lite("b", b""), lite("c", b""))
+        with pytest.raises(LiteTopicQuotaExceeded, match="topics_max"):
+            world.broker.send("chat", [lite("a", b"x"), lite("d", b"x")])
+        with pytest.raises(BadRequest, match="bound"):
+            world.broker.create_topic(Topic("other", TopicType.LITE, queues=1))
+            world.broker.receive(ReceiveQuery("room", "other", ANY_QUEUE, "ann", 1, 10_000))
+
+    run(scenario, lite_sub_client_quota="3")
+
+
+def test_what_a_client_says_no_more_it_reads_no_more() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        silences: list[Callable[[], None]] = [
+            lambda: sync(world, "ann", "a", action=LiteAction.PARTIAL_REMOVE),
+            lambda: sync(world, "ann", "b", action=LiteAction.COMPLETE_ADD),
+            lambda: sync(world, "ann", action=LiteAction.COMPLETE_REMOVE),
+            lambda: world.broker.client_gone("ann"),
+        ]
+        for fall_silent in silences:
+            sync(world, "ann", "a")
+            fall_silent()
+            await world.send("chat", lite("a", b"unread"))
+            assert receive(world, "ann") == []
+        sync(world, "ann", "a", start=(LiteStart.MIN, 0))
+        await world.later(180_000)
+        await world.later(10_000)
+        assert receive(world, "ann") == []
+
+    run(scenario)
+
+
+def test_an_idle_lite_topic_is_deleted_and_comes_back_with_the_next_message() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a")
+        await world.send("chat", lite("a", b"old"))
+        await world.later(3_600_000)
+        await world.later(10_000)
+        sync(world, "ann", "a", start=(LiteStart.MIN, 0))
+        assert receive(world, "ann") == []
+        await world.send("chat", lite("a", b"new"))
+        assert bodies(receive(world, "ann")) == [b"new"]
+        world.broker.delete_topic("chat")
+        assert world.broker.topics() == []
+
+    run(scenario)
+
+
+def test_dead_letters_and_redeliveries_name_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a")
+        await world.send("chat", lite("a", b"a1"))
+        (delivery,) = receive(world, "ann")
+        world.broker.forward_to_dead_letter_queue("room", "chat", delivery.receipt_handle)
+        await world.settle()
+        world.broker.create_group(Group("undertaker"))
+        (dead,) = world.receive("%DLQ%room", "undertaker")
+        assert wire.dead_letter_origin(dead.message.system) == ("chat", "a1")
+
+    run(scenario)
+
+
+def test_lite_topics_and_progress_survive_a_restart() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a")
+        await world.send("chat", lite("a", b"a1"), lite("a", b"a2"))
+        (first,) = receive(world, "ann", 1)
+        world.broker.ack("room", "chat", first.receipt_handle)
+        await world.restart()
+        sync(world, "ann", "a", action=LiteAction.COMPLETE_ADD)
+        assert bodies(receive(world, "ann")) == [b"a2"]
+
+    run(scenario)
