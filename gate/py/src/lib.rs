@@ -66,15 +66,18 @@ impl Server {
         }
     }
 
+    /// What `tcp` came to, with real ports.
     #[getter]
     fn addresses(&self) -> Vec<(String, u16)> {
         self.gate.addresses().iter().map(|address| (address.ip().to_string(), address.port())).collect()
     }
 
+    /// A descriptor that is readable while events wait.
     fn fileno(&self) -> i32 {
         self.gate.inbox().fileno()
     }
 
+    /// The events that wait, oldest first: (kind, id, detail, message, request or token).
     #[pyo3(signature = (max_events=1024))]
     fn take<'py>(&self, py: Python<'py>, max_events: usize) -> PyResult<Bound<'py, PyList>> {
         let events = self.gate.inbox().take(max_events);
@@ -90,6 +93,7 @@ impl Server {
         PyList::new(py, items)
     }
 
+    /// Answer calls: (id, message), (id, messages), (id, messages, token) or (id, status, text). Never waits.
     fn reply(&self, replies: &Bound<'_, PyList>) -> PyResult<()> {
         let mut outgoing = Vec::with_capacity(replies.len());
         for item in replies.iter() {
@@ -101,6 +105,7 @@ impl Server {
         Ok(())
     }
 
+    /// Send one message of a stream that goes on; False when it is over or its client too slow.
     fn send(&self, request: &Bound<'_, Request>, message: &Bound<'_, PyBytes>) -> PyResult<bool> {
         let state = request.get().state();
         let frame = framed(std::slice::from_ref(message))?;
@@ -116,6 +121,7 @@ impl Server {
         Ok(true)
     }
 
+    /// The counters at this moment.
     fn statistics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let counters = PyDict::new(py);
         for (name, value) in self.gate.statistics().snapshot() {
@@ -124,10 +130,12 @@ impl Server {
         Ok(counters)
     }
 
+    /// Lines for the log since the last time.
     fn notes(&self) -> Vec<String> {
         self.gate.notes()
     }
 
+    /// Use these for new connections; those open go on. ValueError when they do not fit.
     #[pyo3(signature = (certificate, key, client_ca=Vec::new(), client_certificate="none"))]
     fn reload_certificates(
         &self,
@@ -141,10 +149,12 @@ impl Server {
         py.detach(|| self.gate.reload(&source)).map_err(PyValueError::new_err)
     }
 
+    /// Take no more connections, tell clients to go, let calls finish, then close them.
     fn drain(&self, grace_ms: u64) {
         self.gate.drain(Duration::from_millis(grace_ms));
     }
 
+    /// Stop at once and wait for the native threads.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.gate.close());
     }

@@ -35,31 +35,37 @@ fn text(bytes: &[u8]) -> String {
 
 #[pymethods]
 impl Request {
+    /// The call.
     #[getter]
     fn id(&self) -> u64 {
         self.request.state.id
     }
 
+    /// What was left of the deadline when the call arrived; None for no deadline.
     #[getter]
     fn deadline_ms(&self) -> Option<u64> {
         self.request.deadline_ms
     }
 
+    /// `ip:port`, or `unix:`.
     #[getter]
     fn peer(&self) -> &str {
         &self.request.connection.peer
     }
 
+    /// Whether the connection is encrypted.
     #[getter]
     fn is_tls(&self) -> bool {
         self.request.connection.is_tls
     }
 
+    /// The client's certificate, DER; b"" for none.
     #[getter]
     fn peer_certificate<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.request.connection.peer_certificate)
     }
 
+    /// Whether the call was answered, cancelled, or ran out of time.
     #[getter]
     fn is_over(&self) -> bool {
         self.request.state.is_gone()
