@@ -288,6 +288,9 @@ def broker_settings(config: Config) -> BrokerSettings:
         transactions_max=config.transactions.open_max,
         delayed_max=config.delays.pending_max,
         is_recall_enabled=config.delays.recall,
+        lite_topics_max=config.lite.topics_max,
+        lite_subscriptions_max=config.lite.subscriptions_max,
+        lite_subscriptions_per_client=config.lite.subscriptions_per_client,
         checkpoint_ms=config.store.checkpoint_s * 1000,
         checkpoint_bytes=config.store.checkpoint_mib << 20,
     )

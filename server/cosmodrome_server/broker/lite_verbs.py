@@ -104,7 +104,7 @@ class LiteVerbs(OperationVerbs):
         """See `Messaging`."""
         parent = self._topic(change.topic)
         group = self._group(change.group)
-        rules = rules_of(group.group)
+        rules = rules_of(group.group, self._settings.lite_subscriptions_per_client)
         outcome = self._lite.change(change, rules, self._clock.monotonic_ms())
         self._advance()
         names: Iterable[str] = outcome.added
@@ -203,7 +203,7 @@ class LiteVerbs(OperationVerbs):
         held = self._lite.of(group.group.name, client_id)
         if held is None:
             return []
-        if rules_of(group.group).is_wildcard:
+        if rules_of(group.group, self._settings.lite_subscriptions_per_client).is_wildcard:
             return [state for _, state in self._lite_topics_of(parent)]
         topics = self._shard.catalogue.topics
         names = (lite_topic_name(parent.topic.name, name) for name in held.names)

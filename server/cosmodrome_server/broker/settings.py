@@ -26,6 +26,7 @@ class BrokerSettings:
         is_recall_enabled: Whether producers may take delayed messages back.
         lite_topics_max: How many lite topics there may be.
         lite_subscriptions_max: How many subscriptions to them all clients together have.
+        lite_subscriptions_per_client: … one client, where its group does not say.
         checkpoint_ms: At most so long between checkpoints, while anything changes.
         checkpoint_bytes: At most so much log between checkpoints.
     """
@@ -45,5 +46,6 @@ class BrokerSettings:
     is_recall_enabled: bool = True
     lite_topics_max: int = 20_000
     lite_subscriptions_max: int = 100_000
+    lite_subscriptions_per_client: int = 2_000
     checkpoint_ms: int = 30_000
     checkpoint_bytes: int = 64 << 20

@@ -20,7 +20,6 @@ from cosmodrome_server.model.lite import LiteAction, LiteChange
 from cosmodrome_server.model.topic import LITE_PREFIX
 
 SILENCE_MS = 180_000
-CLIENT_QUOTA = 2_000
 _SEPARATOR = "$"
 
 
@@ -51,13 +50,13 @@ class LiteRules:
     client_quota: int
 
 
-def rules_of(group: Group) -> LiteRules:
-    """Read the rules from the attributes of a group."""
+def rules_of(group: Group, client_quota: int) -> LiteRules:
+    """Read the rules from the attributes of a group; `client_quota` if it has none."""
     quota = group.attributes.get("lite.sub.client.quota", "")
     return LiteRules(
         group.attributes.get("lite.sub.model", "").lower() == "exclusive",
         group.attributes.get("lite.sub.wildcard", "").lower() == "true",
-        int(quota) if quota.isdecimal() else CLIENT_QUOTA,
+        int(quota) if quota.isdecimal() else client_quota,
     )
 
 
