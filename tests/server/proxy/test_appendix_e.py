@@ -205,13 +205,8 @@ LINES: dict[int, tuple[str, list[Where]]] = {
     ),
 }
 
-# Codes no unary answer carries: Telemetry ends its stream over the first, with
-# INVALID_ARGUMENT; the others wait for lite topics in the core.
-NOT_SENT = {
-    "INVALID_CLIENT_PROPERTIES",
-    "LITE_TOPIC_QUOTA_EXCEEDED",
-    "LITE_SUBSCRIPTION_QUOTA_EXCEEDED",
-}
+# Telemetry ends its stream over this one, with INVALID_ARGUMENT.
+NOT_SENT = {"INVALID_CLIENT_PROPERTIES"}
 
 
 @pytest.mark.parametrize("line", LINES)
