@@ -59,6 +59,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("batchBytes", parse.size, 8 << 20, "bsw", "bytes of one Arrow batch read; of one request written (default there 1MiB)"),
     Option("decodeBody", parse.flag, True, "bs", "unpack bodies that the producer packed"),
     Option("verifyDigest", parse.flag, False, "bs", "check the producer's checksum of each body"),
+    Option("writeFiles", str, None, "s", "a lake table's layout as JSON: tasks write what they read into files at once and the stream's rows name them; what the archive job does"),
     Option("topic", str, None, "w", "write everything to this topic; goes before the column `topic`"),
     Option("batchMessages", parse.positive, 500, "w", "messages in one request"),
     Option("maxInFlight", parse.positive, 8, "w", "requests of one task that wait for their answer"),

@@ -90,7 +90,7 @@ class SourceOptions:
     starting: OffsetChoice
     ending: OffsetChoice
     query: ReadQuery
-    has_columns: bool
+    write_files: str | None
     filter_pushdown: bool
     group: str | None
     report_group_offsets: bool
@@ -152,7 +152,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         starting=starting,
         ending=parse.ending_choice(value),
         query=query,
-        has_columns=value["columns"] is not None,
+        write_files=value["writeFiles"],
         filter_pushdown=value["filterPushdown"],
         group=value["group"],
         report_group_offsets=value["reportGroupOffsets"],

@@ -1,11 +1,15 @@
-"""archive: topics into a lake table, every message exactly once."""
+"""archive: topics into a lake table, every message exactly once.
+
+Tasks write what they read into files at once; the rows that reach the driver only name the
+files. Messages as rows of the JVM, and back, would cost several times as much.
+"""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cosmodrome_spark.jobs.config import JobConfig
 from cosmodrome_spark.jobs.run import JobContext, run_query
-from cosmodrome_spark.jobs.table_sink import TableSink, resume
+from cosmodrome_spark.jobs.table_sink import WrittenSink, layout_text, resume
 from cosmodrome_spark.lake.files import table_schema
 from cosmodrome_spark.offsets import Offsets, to_text
 from cosmodrome_spark.options import source_options
@@ -40,12 +44,14 @@ def run(context: JobContext) -> int:
     resumed = resume(
         table, config.name, config.must_checkpoint(), force_new=options.force_new_lineage
     )
-    sink = TableSink(table, config.name, resumed.lineage)
+    sink = WrittenSink(table, config.name, resumed.lineage)
+    layout = layout_text(table.layout)
 
     def writer() -> "DataStreamWriter":
-        return read_stream(context, columns, resumed.offsets).writeStream.foreachBatch(sink)
+        stream = read_stream(context, columns, resumed.offsets, write_files=layout)
+        return stream.writeStream.foreachBatch(sink)
 
-    return run_query(context, writer)
+    return run_query(context, writer, sink.rows_of)
 
 
 def columns_to_keep(config: JobConfig) -> tuple[str, ...]:
@@ -64,7 +70,11 @@ def stream_defaults(config: JobConfig) -> dict[str, str]:
 
 
 def read_stream(
-    context: JobContext, columns: tuple[str, ...], offsets: Offsets | None = None
+    context: JobContext,
+    columns: tuple[str, ...],
+    offsets: Offsets | None = None,
+    *,
+    write_files: str = "",
 ) -> "DataFrame":
     """The source as a stream of some columns, from given offsets where there are any."""
     options = stream_defaults(context.config)
@@ -78,4 +88,6 @@ def read_stream(
         options["startingOffsets"] = to_text(offsets)
     options.setdefault("cores", str(context.spark.sparkContext.defaultParallelism))
     reader = context.spark.readStream.format("rocketmq").options(**options)
+    if write_files:
+        reader = reader.option("writeFiles", write_files)
     return reader.option("columns", ",".join(columns)).load()

@@ -12,9 +12,9 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cosmodrome_spark.jobs.config import JobConfig
@@ -107,12 +107,17 @@ def context_for(config: JobConfig, *, once: bool, metrics_port: int | None) -> J
     return JobContext(config, once=once, tell=tell)
 
 
-def run_query(context: JobContext, writer: "Callable[[], DataStreamWriter]") -> int:
+def run_query(
+    context: JobContext,
+    writer: "Callable[[], DataStreamWriter]",
+    rows_of: Mapping[int, int] | None = None,
+) -> int:
     """Run a streaming query to its end; return the exit code.
 
     Args:
         context: See there.
         writer: Makes the query, without checkpoint and trigger; called for each attempt.
+        rows_of: Batch → messages, for a query whose rows are no messages.
     """
     stream = context.config.stream
     checkpoint = context.config.must_checkpoint()
@@ -123,6 +128,8 @@ def run_query(context: JobContext, writer: "Callable[[], DataStreamWriter]") -> 
         # Spark's listener may be late, or too late: what it did not tell is told at the end.
         if (run, progress.batch) not in told:
             told.add((run, progress.batch))
+            if rows_of is not None:
+                progress = replace(progress, rows=rows_of.get(progress.batch, 0))
             healthy.set()
             context.tell(progress)
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _LINEAGE_FILE = "cosmodrome-lineage"
+BATCHES_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,40 @@ class TableSink:
         origin = Origin(self._job, self._lineage, batch)
         if is_repeat(self._table.progress(self._job), origin):
             return
-        files, offsets = write_frame(self._table.layout, frame)
+        files, offsets = self._write(frame)
         self._table.commit(files, Origin(self._job, self._lineage, batch, offsets))
+
+    def _write(self, frame: "DataFrame") -> tuple[list[DataFile], Offsets]:
+        return write_frame(self._table.layout, frame)
+
+
+class WrittenSink(TableSink):
+    """A `TableSink` of a stream whose tasks wrote the files already (option writeFiles).
+
+    Attributes:
+        rows_of: Batch → messages, of the latest batches.
+    """
+
+    def __init__(self, table: LakeTable, job: str, lineage: str) -> None:
+        super().__init__(table, job, lineage)
+        self.rows_of: dict[int, int] = {}
+        self._batch = -1
+
+    def __call__(self, frame: "DataFrame", batch: int) -> None:
+        """Commit one micro-batch; again is fine."""
+        self.rows_of.pop(batch - BATCHES_KEPT, None)
+        self._batch = batch
+        super().__call__(frame, batch)
+
+    def _write(self, frame: "DataFrame") -> tuple[list[DataFile], Offsets]:
+        files, offsets = _joined([(row["files"], row["offsets"]) for row in frame.collect()])
+        self.rows_of[self._batch] = sum(each.rows for each in files)
+        return files, offsets
+
+
+def layout_text(layout: Layout) -> str:
+    """A layout as the option writeFiles takes it."""
+    return json.dumps(asdict(layout))
 
 
 def write_frame(layout: Layout, frame: "DataFrame") -> tuple[list[DataFile], Offsets]:

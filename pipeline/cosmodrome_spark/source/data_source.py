@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 from cosmodrome_spark.options import SourceOptions, sink_options, source_options
 from cosmodrome_spark.schema import columns_of, ddl
 from cosmodrome_spark.source.batch import BatchReader, PushdownReader
+from cosmodrome_spark.source.partition import WRITTEN
 from cosmodrome_spark.source.stream import StreamReader
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class RocketMQDataSource(DataSource):
 
     def schema(self) -> str:
         """The columns that the option `columns` asks for, or all."""
+        if self.options.get("writeFiles"):
+            return WRITTEN
         chosen = self.options.get("columns")
         if chosen is None:
             return ddl()
@@ -61,4 +64,6 @@ class RocketMQDataSource(DataSource):
 
     def _source_options(self, schema: StructType, *, streaming: bool) -> SourceOptions:
         options = source_options(self.options, streaming=streaming)
+        if options.write_files is not None:
+            return options
         return replace(options, query=replace(options.query, columns=columns_of(schema)))

@@ -41,7 +41,12 @@ from cosmodrome_spark.planning import limit_bytes, limit_offsets
 from cosmodrome_spark.read.base import Cluster
 from cosmodrome_spark.read.road import open_cluster, read_ranges
 from cosmodrome_spark.source import resolve
-from cosmodrome_spark.source.partition import RangesPartition, plan_partitions, read_partition
+from cosmodrome_spark.source.partition import (
+    RangesPartition,
+    plan_partitions,
+    read_partition,
+    write_partition,
+)
 
 _log = logging.getLogger(__name__)
 SAMPLE_ROWS = 64
@@ -126,7 +131,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's ranges, on an executor."""
-        return read_partition(self._options.connection, self._options.query, partition)
+        options = self._options
+        if options.write_files is not None:
+            return write_partition(options, partition)
+        return read_partition(options.connection, options.query, partition)
 
     def commit(self, end: OffsetsJson) -> None:
         """Publish the group's progress: Spark says that everything before `end` is done."""
