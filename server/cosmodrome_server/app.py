@@ -54,6 +54,7 @@ _log = logging.getLogger(__name__)
 Announce = Callable[[str], None]
 Around = Callable[[Rpc], Rpc]
 TICK_S = 1.0
+SWITCH_S = 0.0005
 # How long clients have to open their streams elsewhere before calls are cut off.
 RECONNECT_S = 0.2
 
@@ -337,6 +338,9 @@ async def serve(config: Config, *, announce: Announce | None = None) -> int:
     """
     say = announce or _to_stdout
     _set_up_logging(config)
+    # The writer's thread asks for the interpreter once per frame; the default of 5 ms, with a
+    # loop that never rests, would make each commit wait so long.
+    sys.setswitchinterval(SWITCH_S)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
