@@ -51,6 +51,9 @@ class SettleVerbs(SendVerbs):
         self._handles = ReceiptHandles(key)
         self._recall_handles = RecallHandles(key)
         self._live_clients: set[str] = set()
+        # Leases of before this start are not renewed: the reply that carried their messages may
+        # have died with the last process, and a client that lives would hide them for hours.
+        self._last_lease_id_replayed = self._shard.consumptions.last_lease_id
         # Groups and topics whose receives found as much in flight as may be.
         self._capped: set[Pair] = set()
 
@@ -162,7 +165,8 @@ class SettleVerbs(SendVerbs):
     def _renew(self) -> None:
         lease_ms = self._shard.lease_ms
         for progress, lease in self._shard.consumptions.due_renewals(lease_ms):
-            if lease.client_id in self._live_clients:
+            is_ours = lease.lease_id > self._last_lease_id_replayed
+            if is_ours and lease.client_id in self._live_clients:
                 group = self._shard.catalogue.groups_by_id[progress.place[0]].group
                 self._put(
                     plan_renewal(
