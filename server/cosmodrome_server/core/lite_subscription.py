@@ -120,7 +120,7 @@ class LiteSubscriptions:
         ):
             raise BadRequest(f"group {change.group} reads every lite topic: say COMPLETE_ADD")
         known = self._of.get(key)
-        if known is not None and change.version < known.version:
+        if known is not None and 0 < change.version < known.version:
             return LiteOutcome()
         if change.action is LiteAction.COMPLETE_REMOVE:
             self._drop(key)
@@ -129,7 +129,7 @@ class LiteSubscriptions:
         outcome, removed = self._plan(held, change)
         self._check_quota(change, rules, len(held.names) + len(outcome.added) - len(removed))
         self._of[key] = held
-        held.version, held.heard_ms = change.version, now_ms
+        held.version, held.heard_ms = max(held.version, change.version), now_ms
         if change.action is LiteAction.PARTIAL_ADD:
             held.evicted.difference_update(change.lite_topics)
         for name in removed:
