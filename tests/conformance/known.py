@@ -21,6 +21,7 @@ _BODY_LIMIT = Known("the client receives at most 4 MiB in one message, the defau
 _NO_CHECK = Known("the client starts without looking at the server or the topic's route")
 _NO_ARGUMENT_CHECK = Known("the client does not check this argument")
 _NO_TOPIC = Known("without a topic the client waits for settings that it never asked for")
+_ASKS_FOR_EVER = Known("the client repeats its refused settings for ever instead of failing")
 _FIFO_GOES_ON = "after a failure the client goes on with the next message of the batch"
 
 KNOWN: dict[tuple[str, str], Known] = {
@@ -37,6 +38,11 @@ KNOWN: dict[tuple[str, str], Known] = {
     ("PR-8/9", "go"): _NO_ARGUMENT_CHECK,
     ("PR-8/9", "node"): _NO_ARGUMENT_CHECK,
     ("PC-7/8", "node"): _NO_ARGUMENT_CHECK,
+    ("PC-6", "node"): _ASKS_FOR_EVER,
+    ("SC-3", "node"): _ASKS_FOR_EVER,
+    ("G-1", "node"): _ASKS_FOR_EVER,
+    ("PC-7/8", "sdk"): Known("by design: subscriptions may be added while it runs"),
+    ("E-33", "python"): Known("the client takes MESSAGE_NOT_FOUND for success in every call"),
     ("SC-8", "rust"): Known("the client passes 0 on, and the server takes it for its own maximum"),
     ("A-12", "go"): Known("the client's Ack returns no error when the server refuses"),
     ("R-2", "go"): Known(_FIFO_GOES_ON, SOMETIMES),

@@ -216,8 +216,17 @@ async def under_load(own: OwnBench) -> AsyncIterator[Load]:
         # one minute for push consumers, ends.
         with suppress(AssertionError):
             await until(lambda: not load.missing(), LEASE_SECONDS + 60, "all acked received")
-        assert not load.missing(), f"{len(load.missing())} lost: {sorted(load.missing())[:20]}"
+        assert not load.missing(), await _whereabouts(own, load)
         receiving.cancel()
+
+
+async def _whereabouts(own: OwnBench, load: Load) -> str:
+    """What became of acked messages that never came: lost, or stored and not delivered."""
+    reader = await own.connection.simple(await own.group(), everything(load.topic))
+    stored = {m.body.decode() for m in await reader.take(len(load.acked) * 2, within=25)}
+    missing = sorted(load.missing())
+    lost = [body for body in missing if body not in stored]
+    return f"of {len(load.acked)} acked {missing} did not come; not stored: {lost}"
 
 
 async def _restarted(own: OwnBench, load: Load, end: Callable[[], Awaitable[int]]) -> float:

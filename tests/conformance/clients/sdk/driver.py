@@ -238,7 +238,7 @@ async def answer(command: Command) -> None:
     try:
         told = await run(command)
     except Exception as error:  # whatever the client raises is the answer
-        code = getattr(error, "code", None)
+        code = getattr(error, "code", None) or None  # 0: no broker was asked
         problem = {"type": type(error).__name__, "message": str(error), "code": code}
         say({"id": command["id"], "ok": False, "error": problem})
     else:
