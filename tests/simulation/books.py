@@ -22,7 +22,7 @@ class Sent:
         is_half: Whether it waits for its producer's word.
         intent: True to commit, False to roll back, None for no word yet.
         is_answered: The send was.
-        stored_ms: The log's time when it was sent.
+        stored_ms: The wall clock when it was sent; the log is never behind it.
         recall_handle: Of a delayed one.
         is_recall_tried: A recall was called.
         is_recalled: … and answered.

@@ -334,7 +334,7 @@ class Simulation:
     def _message(self, topic: str) -> NewMessage:
         self._numbers += 1
         name = f"m{self._numbers}"
-        sent = self._books.sent[name] = Sent(topic, stored_ms=self._latest_ms)
+        sent = self._books.sent[name] = Sent(topic, stored_ms=self._clocks.wall_ms)
         message_type, group = MessageType.NORMAL, ""
         system = encode_bytes(3, name.encode())
         if topic == "steps":
