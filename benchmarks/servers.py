@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 COMMAND = Path(sys.executable).with_name("cosmodrome")
 PEER_SCRIPTS = Path(os.environ.get("COSMODROME_PEER_SCRIPTS", ROOT.parent / "shared" / "peer"))
-READY = re.compile(r"^ready\D+(?P<endpoint>[\w.\[\]:]+:\d+)")
+READY = re.compile(r"^ready\b.*? at (?P<endpoint>\S+:\d+)")
 
 
 @dataclass

@@ -402,5 +402,7 @@ def _set_up_logging(config: Config) -> None:
 
 
 def _to_stdout(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    # Whoever read the first lines may have gone; that is no reason to fail.
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
