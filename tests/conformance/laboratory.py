@@ -26,7 +26,7 @@ from tests.conformance.driver import Driver, DriverDied, Refused
 from tests.conformance.known import KNOWN
 from tests.conformance.languages import Language
 
-CELLS_AT_ONCE = 4
+CELLS_AT_ONCE = 8
 EXCHANGE_SECONDS_MAX = 120.0
 
 Cell = tuple[str, str]  # scenario, language

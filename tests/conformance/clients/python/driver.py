@@ -18,6 +18,7 @@ from typing import Any
 import rocketmq
 from rocketmq import ConsumeResult, FilterExpression, TransactionResolution
 from rocketmq.grpc_protocol import FilterType
+from rocketmq.v5.exception import LiteSubscriptionQuotaExceededException
 
 Command = dict[str, Any]
 
@@ -265,7 +266,16 @@ def unsubscribe(command: Command) -> Command:
 
 
 def subscribe_lite(command: Command) -> Command:
-    HERE.clients[command["client"]].subscribe_lite(command["lite_topic"])
+    # The client starts before it knows its quota, and takes it for 0 until then.
+    for tries_left in range(50, -1, -1):
+        try:
+            HERE.clients[command["client"]].subscribe_lite(command["lite_topic"])
+        except LiteSubscriptionQuotaExceededException:
+            if not tries_left:
+                raise
+            time.sleep(0.1)
+        else:
+            break
     return {}
 
 
