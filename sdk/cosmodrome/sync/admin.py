@@ -1,0 +1,95 @@
+"""Blocking twin of the admin client."""
+
+from datetime import datetime, timedelta
+
+from cosmodrome import admin as _admin
+from cosmodrome.admin import Lag, TopicInfo
+from cosmodrome.message import MessageView
+from cosmodrome.sync._blocking import Blocking
+
+
+class AdminClient(Blocking[_admin.AdminClient]):
+    """Blocking twin of `cosmodrome.AdminClient`."""
+
+    _make = _admin.AdminClient
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        topic_type: str = "NORMAL",
+        queues: int = 0,
+        retention: timedelta | None = None,
+    ) -> None:
+        """Create a topic, or give one more queues."""
+        self._run(
+            self._client.create_topic(
+                name, topic_type=topic_type, queues=queues, retention=retention
+            )
+        )
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with its messages."""
+        self._run(self._client.delete_topic(name))
+
+    def topics(self, prefix: str = "") -> list[TopicInfo]:
+        """List topics by name."""
+        return self._run(self._client.topics(prefix))
+
+    def create_group(
+        self,
+        name: str,
+        *,
+        fifo: bool = False,
+        max_attempts: int = 0,
+        consume_from: str = "auto",
+        lite_bind_topic: str = "",
+    ) -> None:
+        """Create a consumer group, or change one."""
+        self._run(
+            self._client.create_group(
+                name,
+                fifo=fifo,
+                max_attempts=max_attempts,
+                consume_from=consume_from,
+                lite_bind_topic=lite_bind_topic,
+            )
+        )
+
+    def delete_group(self, name: str) -> None:
+        """Delete a group with its progress."""
+        self._run(self._client.delete_group(name))
+
+    def groups(self, prefix: str = "") -> list[str]:
+        """Names of consumer groups."""
+        return self._run(self._client.groups(prefix))
+
+    def lag(self, group: str) -> list[Lag]:
+        """How far behind a group is, topic by topic."""
+        return self._run(self._client.lag(group))
+
+    def reset_offset(
+        self, group: str, topic: str, to: datetime | str, *, queue_id: int | None = None
+    ) -> dict[int, int]:
+        """Move a group to a moment, "first" or "last"; returns queue → offset."""
+        return self._run(self._client.reset_offset(group, topic, to, queue_id=queue_id))
+
+    def redrive(self, group: str, *, topic: str = "", max_messages: int = 0) -> int:
+        """Send dead letters back where they came from; returns how many went."""
+        return self._run(self._client.redrive(group, topic=topic, max_messages=max_messages))
+
+    def find(
+        self, topic: str, *, message_id: str = "", key: str = "", max_messages: int = 32
+    ) -> list[MessageView]:
+        """Find stored messages by id or key; none for none."""
+        return self._run(
+            self._client.find(topic, message_id=message_id, key=key, max_messages=max_messages)
+        )
+
+    def consumers(self, group: str) -> list[str]:
+        """Client ids of the consumers of a group that are online."""
+        return self._run(self._client.consumers(group))
+
+    def stacks(self, client_id: str, group: str = "") -> str:
+        """The stacks of a connected client's threads and tasks."""
+        return self._run(self._client.stacks(client_id, group))

@@ -1,0 +1,44 @@
+"""Blocking twins of the lite consumers."""
+
+from cosmodrome import lite_consumer as _lite
+from cosmodrome.lite_consumer import OffsetOption
+from cosmodrome.sync.push_consumer import Listening
+from cosmodrome.sync.simple_consumer import Receiving
+
+
+class LitePushConsumer(Listening[_lite.LitePushConsumer]):
+    """Blocking twin of `cosmodrome.LitePushConsumer`."""
+
+    _make = _lite.LitePushConsumer
+
+    @property
+    def lite_topics(self) -> frozenset[str]:
+        """The lite topics it reads now."""
+        return self._client.lite_topics
+
+    def subscribe_lite(self, lite_topic: str, offset: OffsetOption | None = None) -> None:
+        """Read a lite topic; it need not exist yet."""
+        self._run(self._client.subscribe_lite(lite_topic, offset))
+
+    def unsubscribe_lite(self, lite_topic: str) -> None:
+        """Read a lite topic no longer."""
+        self._run(self._client.unsubscribe_lite(lite_topic))
+
+
+class LiteSimpleConsumer(Receiving[_lite.LiteSimpleConsumer]):
+    """Blocking twin of `cosmodrome.LiteSimpleConsumer`."""
+
+    _make = _lite.LiteSimpleConsumer
+
+    @property
+    def lite_topics(self) -> frozenset[str]:
+        """The lite topics it reads now."""
+        return self._client.lite_topics
+
+    def subscribe_lite(self, lite_topic: str, offset: OffsetOption | None = None) -> None:
+        """Read a lite topic; it need not exist yet."""
+        self._run(self._client.subscribe_lite(lite_topic, offset))
+
+    def unsubscribe_lite(self, lite_topic: str) -> None:
+        """Read a lite topic no longer."""
+        self._run(self._client.unsubscribe_lite(lite_topic))
