@@ -20,6 +20,7 @@
         ├── StoreFull                    no space for messages; receive and ack go on
         ├── StoreFailed                  a write failed: the broker stops
         ├── StoreLocked                  another process owns the directory
+        ├── ReadFailed                   bytes that cannot be read now; perhaps later
         ├── TornFrame                    the bytes end early: a crash, or the wrong position
         └── CorruptFrame                 the bytes are all there and wrong
 
@@ -205,6 +206,10 @@ class StoreFailed(StoreError):
 
 class StoreLocked(StoreError):
     """Another process owns the data directory."""
+
+
+class ReadFailed(StoreError):
+    """The disk would not give the bytes now; what they say is not lost yet."""
 
 
 class TornFrame(StoreError):

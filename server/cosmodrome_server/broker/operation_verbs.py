@@ -15,6 +15,7 @@ from cosmodrome_server.errors import (
     CorruptFrame,
     MessageNotFound,
     OverloadedError,
+    ReadFailed,
     StoreError,
     Unsupported,
 )
@@ -129,7 +130,7 @@ class OperationVerbs(TimerVerbs):
     def _stored_at(self, topic: TopicState, position: int) -> StoredMessage | None:
         try:
             record = self._log.read_position(position)
-        except (CorruptFrame, MessageNotFound):
+        except (CorruptFrame, MessageNotFound, ReadFailed):
             return None
         # A delayed message is found where it was put when its time came.
         if record.state is MessageState.DELAYED:

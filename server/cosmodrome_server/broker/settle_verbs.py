@@ -24,6 +24,7 @@ from cosmodrome_server.errors import (
     InvalidReceiptHandle,
     MessageNotFound,
     OverloadedError,
+    ReadFailed,
     StoreFull,
 )
 from cosmodrome_server.model.recall_handle import RecallHandles
@@ -186,7 +187,7 @@ class SettleVerbs(SendVerbs):
         for place, queue_offset in list(islice(consumptions.exhausted, _DEAD_LETTERS_PER_TURN)):
             try:
                 self._bury(place, queue_offset, lease_ms)
-            except (StoreFull, OverloadedError):
+            except (StoreFull, OverloadedError, ReadFailed):
                 self._dead_letters_resume_ms = lease_ms + _DEAD_LETTER_RETRY_MS
                 return
             consumptions.exhausted.pop((place, queue_offset), None)

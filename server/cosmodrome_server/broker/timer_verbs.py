@@ -21,6 +21,7 @@ from cosmodrome_server.errors import (
     CorruptFrame,
     MessageNotFound,
     OverloadedError,
+    ReadFailed,
     StoreFull,
     Unsupported,
 )
@@ -154,12 +155,14 @@ class TimerVerbs(TransactionVerbs):
         room = _FIRED_PER_TURN
         while room > 0:
             plan = self._shard.timers.plan_fire(now_ms, room, self._durable_before())
-            records = None if plan is None else self._due_records(plan.entries)
-            if plan is None or records is None:
+            if plan is None:
                 return
             try:
+                records = self._due_records(plan.entries)
+                if records is None:
+                    return
                 self._put_messages(list(self._placed(records, now_ms)))
-            except (StoreFull, OverloadedError):
+            except (StoreFull, OverloadedError, ReadFailed):
                 self._fire_resume_ms = now_ms + _RETRY_MS
                 return
             self._counters.lost_messages += plan.count - len(records)
@@ -247,12 +250,16 @@ class TimerVerbs(TransactionVerbs):
         batch = [entry for entry in waiting[:_COPIED_PER_JOB] if entry[1] < before]
         if not batch:
             return
-        delayed = [
-            (due_ms, position, record)
-            for due_ms, position in batch
-            if timers.is_pending(due_ms, position)
-            and (record := self._delayed_at(position)) is not None
-        ]
+        try:
+            delayed = [
+                (due_ms, position, record)
+                for due_ms, position in batch
+                if timers.is_pending(due_ms, position)
+                and (record := self._delayed_at(position)) is not None
+            ]
+        except ReadFailed:
+            self._copy_ms = self._clock.monotonic_ms() + _RETRY_MS
+            return
         job = partial(_append, self._buckets, delayed)
         self._worker.run(job, partial(self._copied, batch[-1][1]), is_write=True)
 

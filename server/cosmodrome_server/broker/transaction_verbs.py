@@ -3,7 +3,7 @@
 from cosmodrome_server.broker.offset_verbs import OffsetVerbs
 from cosmodrome_server.core.machine import NEVER_MS
 from cosmodrome_server.core.transaction import EndTransaction, HalfMessage, TransactionTouch
-from cosmodrome_server.errors import CorruptFrame, InvalidTransactionId, MessageNotFound
+from cosmodrome_server.errors import CorruptFrame, InvalidTransactionId, MessageNotFound, ReadFailed
 from cosmodrome_server.model.log import RecordKind
 from cosmodrome_server.model.message import StoredMessage
 from cosmodrome_server.model.queries import OpenTransaction
@@ -89,7 +89,7 @@ class TransactionVerbs(OffsetVerbs):
         """Ask a producer of the topic; False if there is none, or nothing to show."""
         try:
             record = self._log.read_position(half.position)
-        except (CorruptFrame, MessageNotFound):
+        except (CorruptFrame, MessageNotFound, ReadFailed):
             return False
         topic = self._shard.catalogue.topics_by_id[half.key[0]].topic.name
         message = StoredMessage(

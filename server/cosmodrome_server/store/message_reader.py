@@ -1,13 +1,15 @@
 """Reading one message from the segment it lies in.
 
 One read of 4 KiB brings most messages whole; a longer one costs a second read. Each is
-verified by its own checksum. A bad sector is an error of that message only.
+verified by its own checksum. A bad sector is an error of that message only: while the disk
+refuses, the message is not lost (a cable, a controller, a network disk come back); when it
+has refused `READS_MAX` times it counts as damaged, so that its queue can go on.
 """
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from cosmodrome_server.errors import CorruptFrame, MessageNotFound
+from cosmodrome_server.errors import CorruptFrame, MessageNotFound, ReadFailed, StoreError
 from cosmodrome_server.model.log import MessageRecord
 from cosmodrome_server.store import segment
 from cosmodrome_server.store.files import File, Files
@@ -18,6 +20,10 @@ from cosmodrome_server.store.segment import OFFSET_BITS, OFFSET_MASK, SegmentHea
 _READ_BYTES = 4_096
 # Of the 900 segments of 115 GB; each is a descriptor.
 _OPEN_FILES_MAX = 256
+# Official clients ask again every second: a minute and a half for a disk to come back.
+READS_MAX = 100
+# Places whose failures are counted; past it the oldest counts anew.
+_FAILURES_MAX = 1_024
 
 
 class MessageReader:
@@ -34,6 +40,7 @@ class MessageReader:
         self._directory = directory
         self._segments = {header.number: header for header in segments}
         self._open: dict[int, File] = {}
+        self._failures: dict[int, int] = {}
 
     @property
     def last_number(self) -> int:
@@ -61,7 +68,8 @@ class MessageReader:
 
         Raises:
             MessageNotFound: Its segment is gone.
-            CorruptFrame: It is damaged, or cannot be read.
+            CorruptFrame: It is damaged, or the disk has refused it too often.
+            ReadFailed: The disk refuses it now.
         """
         start, number = position & OFFSET_MASK, position >> OFFSET_BITS
         try:
@@ -73,8 +81,16 @@ class MessageReader:
             if length > len(data):
                 data += file.read(start + len(data), length - len(data))
         except OSError as error:
-            raise CorruptFrame(f"log position {position} cannot be read: {error}") from error
+            raise self._failed(position, error) from error
         return decode_message(data, length)
+
+    def _failed(self, position: int, error: OSError) -> StoreError:
+        count = self._failures.pop(position, 0) + 1
+        self._failures[position] = count
+        if len(self._failures) > _FAILURES_MAX:
+            del self._failures[next(iter(self._failures))]
+        words = f"log position {position} cannot be read: {error}"
+        return CorruptFrame(words) if count >= READS_MAX else ReadFailed(words)
 
     def file(self, number: int) -> File:
         """The file of a segment, open.

@@ -4,8 +4,15 @@ from random import Random
 
 import pytest
 
-from cosmodrome_server.errors import CorruptFrame, MessageNotFound, StoreFailed, StoreFull
+from cosmodrome_server.errors import (
+    CorruptFrame,
+    MessageNotFound,
+    ReadFailed,
+    StoreFailed,
+    StoreFull,
+)
 from cosmodrome_server.store import segment
+from cosmodrome_server.store.message_reader import READS_MAX
 from tests.support.log_world import DIRECTORY, INTERVAL, SMALL, World
 
 
@@ -168,9 +175,29 @@ def test_a_bad_sector_costs_the_messages_in_it_and_no_other() -> None:
     start = segment.offset_of(position) + 300
     after.disk.unreadable = (name, start, start + 1)
 
+    for _ in range(READS_MAX - 1):
+        with pytest.raises(ReadFailed, match="cannot be read"):
+            after.log.read(1, 0, 4)
     with pytest.raises(CorruptFrame, match="cannot be read"):
         after.log.read(1, 0, 4)
     assert after.log.read(1, 0, 6).body == b"6" * 600
+
+
+def test_a_message_that_could_not_be_read_for_a_while_is_not_lost() -> None:
+    world = World()
+    world.send(0, b"x" * 600)
+    world.commit()
+    after = world.killed()
+    position = after.log.position(1, 0, 0)
+    name = segment.path_of(DIRECTORY, after.log.segments()[segment.segment_of(position) - 1]).name
+    start = segment.offset_of(position)
+    after.disk.unreadable = (name, start, start + 1)
+    with pytest.raises(ReadFailed):
+        after.log.read(1, 0, 0)
+
+    after.disk.unreadable = None
+
+    assert after.log.read(1, 0, 0).body == b"x" * 600
 
 
 @pytest.mark.parametrize("seed", range(40))
