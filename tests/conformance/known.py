@@ -32,6 +32,11 @@ KNOWN: dict[tuple[str, str], Known] = {
     ("S-9", "node"): _BODY_LIMIT,
     ("SC-6", "go"): _NO_TOPIC,
     ("PR-14", "go"): _NO_TOPIC,
+    # Depends on which topic's route is answered first; seen in BaseClient's startup.
+    ("PR-12", "node"): Known(
+        "with one route found and one missing it waits for settings of a session it never opened",
+        SOMETIMES,
+    ),
     ("PR-4", "python"): _NO_CHECK,
     ("PR-10", "python"): _NO_CHECK,
     ("PR-12", "python"): _NO_CHECK,

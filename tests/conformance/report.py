@@ -121,7 +121,8 @@ def _reasons(outcomes: Outcomes) -> list[str]:
     ]
     shown = {Result.EXCUSED, Result.FAILED, Result.INAPPLICABLE, Result.MISSING}
     lines = [
-        f"- {scenario.ident}, {language.title} {MARKS[outcome.result]}: {outcome.remark}"
+        f"- {scenario.ident}, {language.title} {MARKS[outcome.result]}: "
+        + outcome.remark.split("\n")[0]
         for scenario, language, outcome in told
         if outcome.result in shown
     ]
