@@ -23,12 +23,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from cosmodrome import allocation
 from cosmodrome._client.client import Client
 from cosmodrome._client.consumer import seconds_or_delta
-from cosmodrome._core import convert, settings, status
+from cosmodrome._client.pull_reader import Reader
+from cosmodrome._core import convert, settings
 from cosmodrome._core.route import MessageQueue
 from cosmodrome.allocation import Strategy
 from cosmodrome.config import ClientConfiguration
@@ -36,6 +37,7 @@ from cosmodrome.errors import (
     BadRequest,
     CosmodromeError,
     IllegalArgument,
+    NotRunning,
     OffsetNotFound,
     TooManyRequests,
 )
@@ -74,27 +76,6 @@ class FlowControl:
     body_bytes: int = 100 << 20
     span: int = 2000
     total_messages: int = 10_000
-
-
-class _Reader:
-    """What is known of one queue."""
-
-    def __init__(self, queue: MessageQueue) -> None:
-        self.queue = queue
-        self.next_read = 0
-        self.polled = 0  # the offset to commit: everything before it was given out
-        self.cached: list[MessageView] = []
-        self.cached_bytes = 0
-        self.generation = 0  # a seek makes reads under way void
-        self.allowed = asyncio.Event()
-        self.allowed.set()
-
-    def forget(self, offset: int) -> None:
-        """Read on at `offset`."""
-        self.generation += 1
-        self.cached.clear()
-        self.cached_bytes = 0
-        self.next_read = self.polled = offset
 
 
 class PullConsumer(Client):
@@ -146,7 +127,7 @@ class PullConsumer(Client):
         self._members, self._member = members, member
         self._strategy = strategy
         self._flow = flow or FlowControl()
-        self._readers: dict[Place, _Reader] = {}
+        self._readers: dict[Place, Reader] = {}
         self._is_assigned = False
         self._arrived = asyncio.Event()
         self._drained = asyncio.Event()
@@ -208,22 +189,26 @@ class PullConsumer(Client):
 
     async def seek(self, topic: str, queue_id: int, offset: int) -> None:
         """Read on at an offset."""
-        self._reader(topic, queue_id).forget(offset)
+        self._move(self._reader(topic, queue_id), offset)
 
     async def seek_to_beginning(self) -> None:
         """Read every queue from its first message."""
-        for reader in self._readers.values():
-            reader.forget(await self._query(reader.queue, pb.BEGINNING))
+        for reader in list(self._readers.values()):
+            self._move(reader, await self._query(reader.queue, pb.BEGINNING))
 
     async def seek_to_end(self) -> None:
         """Read only what is stored from now on."""
-        for reader in self._readers.values():
-            reader.forget(await self._query(reader.queue, pb.END))
+        for reader in list(self._readers.values()):
+            self._move(reader, await self._query(reader.queue, pb.END))
 
     async def seek_to_time(self, moment: datetime) -> None:
         """Read every queue from the first message stored at or after a moment."""
-        for reader in self._readers.values():
-            reader.forget(await self._query(reader.queue, pb.TIMESTAMP, moment))
+        for reader in list(self._readers.values()):
+            self._move(reader, await self._query(reader.queue, pb.TIMESTAMP, moment))
+
+    def _move(self, reader: Reader, offset: int) -> None:
+        reader.forget(offset)
+        self._drained.set()  # a reader that was full has room now
 
     def position(self, topic: str, queue_id: int) -> int:
         """The offset that the next message of `poll` has at least."""
@@ -253,6 +238,7 @@ class PullConsumer(Client):
         loop = asyncio.get_running_loop()
         ends = loop.time() + seconds
         while not (found := self._take(max_messages)):
+            self._check_running()
             left = ends - loop.time()
             if left <= 0:
                 return []
@@ -286,7 +272,11 @@ class PullConsumer(Client):
     async def __aiter__(self) -> AsyncIterator[MessageView]:
         """Read for ever, message by message, until the consumer is closed."""
         while self.is_running:
-            for message in await self.poll():
+            try:
+                messages = await self.poll()
+            except NotRunning:
+                return
+            for message in messages:
                 yield message
 
     def _take(self, most: int) -> list[MessageView]:
@@ -301,7 +291,7 @@ class PullConsumer(Client):
         self._drained.set()
         return taken
 
-    async def _read_for_ever(self, reader: _Reader) -> None:
+    async def _read_for_ever(self, reader: Reader) -> None:
         while self._readers.get((reader.queue.topic, reader.queue.queue_id)) is reader:
             await reader.allowed.wait()
             if self._is_full(reader):
@@ -316,7 +306,7 @@ class PullConsumer(Client):
                 _log.info("pull of %s fails, again in 1 s: %s", reader.queue.topic, error)
                 await asyncio.sleep(FAILED_S)
 
-    def _is_full(self, reader: _Reader) -> bool:
+    def _is_full(self, reader: Reader) -> bool:
         flow = self._flow
         span = reader.next_read - reader.polled
         return (
@@ -326,7 +316,7 @@ class PullConsumer(Client):
             or sum(len(r.cached) for r in self._readers.values()) >= flow.total_messages
         )
 
-    async def _read_once(self, reader: _Reader) -> None:
+    async def _read_once(self, reader: Reader) -> None:
         generation = reader.generation
         wait_s = 20.0
         request = rpc.PullMessageRequest(
@@ -338,42 +328,19 @@ class PullConsumer(Client):
             long_polling_timeout=Duration(seconds=int(wait_s)),
         )
         timeout_s = wait_s + self._configuration.request_timeout_s
-        messages, next_offset, failure = await self._pull(reader, request, timeout_s)
-        if generation != reader.generation:
-            return  # sought elsewhere meanwhile
-        if failure is not None and failure.code == _ILLEGAL_OFFSET:
-            await self._mend_offset(reader, next_offset)
+        pulled = await reader.pull(self._rpc, request, timeout_s)
+        if pulled is None or generation != reader.generation:
+            return  # sought elsewhere meanwhile, or not read any more
+        if pulled.failure is not None and pulled.failure.code == _ILLEGAL_OFFSET:
+            await self._mend_offset(reader, pulled.next_offset)
             return
-        if failure is not None:
-            raise failure
-        reader.cached += messages
-        reader.cached_bytes += sum(len(message.body) for message in messages)
-        if next_offset is not None:
-            reader.next_read = next_offset
-            if not reader.cached:
-                reader.polled = next_offset
-        if messages:
+        if pulled.failure is not None:
+            raise pulled.failure
+        reader.keep(pulled)
+        if pulled.messages:
             self._arrived.set()
 
-    async def _pull(
-        self, reader: _Reader, request: rpc.PullMessageRequest, timeout_s: float
-    ) -> tuple[list[MessageView], int | None, Any]:
-        messages: list[MessageView] = []
-        next_offset: int | None = None
-        failure = None
-        endpoints = reader.queue.endpoints
-        frames = self._rpc.stream(endpoints, "PullMessage", request, timeout_s=timeout_s)
-        async for frame in frames:
-            kind = frame.WhichOneof("content")
-            if kind == "message":
-                messages.append(convert.view(frame.message, str(endpoints)))
-            elif kind == "next_offset":
-                next_offset = frame.next_offset
-            elif frame.status.code != pb.MESSAGE_NOT_FOUND:
-                failure = status.error_of(frame.status, endpoint=str(endpoints))
-        return messages, next_offset, failure
-
-    async def _mend_offset(self, reader: _Reader, nearest: int | None) -> None:
+    async def _mend_offset(self, reader: Reader, nearest: int | None) -> None:
         """What is stored is gone, or was never there: begin where it is said to begin."""
         policy = pb.BEGINNING if self._start_from is StartFrom.FIRST else pb.END
         offset = await self._query(reader.queue, policy) if nearest is None else nearest
@@ -440,7 +407,7 @@ class PullConsumer(Client):
         if gone and self._auto_commit:
             await self.commit()
         for place in gone:
-            del self._readers[place]
+            self._readers.pop(place).interrupt()
         self._drained.set()
         for place in wanted:
             if place not in self._readers:
@@ -452,12 +419,12 @@ class PullConsumer(Client):
         queue = next((q for q in route.readable if q.queue_id == queue_id), None)
         if queue is None:
             raise IllegalArgument(f"topic {topic} has no readable queue {queue_id}")
-        reader = _Reader(queue)
+        reader = Reader(queue)
         reader.forget(await self._stored(queue))
         self._readers[place] = reader
         self._tasks.spawn(self._read_for_ever(reader), f"pull {topic} {queue_id}")
 
-    def _reader(self, topic: str, queue_id: int) -> _Reader:
+    def _reader(self, topic: str, queue_id: int) -> Reader:
         reader = self._readers.get((topic, queue_id))
         if reader is None:
             raise IllegalArgument(f"queue {queue_id} of {topic} is not read here")
@@ -489,6 +456,7 @@ class PullConsumer(Client):
             self._tasks.spawn(self._every(COMMIT_S, COMMIT_S, self.commit), "commit")
 
     async def _on_closing(self) -> None:
+        self._arrived.set()  # whoever polls sees that the consumer closes
         if self._auto_commit and self._readers:
             try:
                 await self.commit()

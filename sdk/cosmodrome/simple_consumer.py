@@ -12,16 +12,18 @@ acks when the block ends well and gives the message back when it does not.
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from typing import Self
 
 from cosmodrome._client.consumer import Consumer, invisible, seconds_or_delta
 from cosmodrome._client.receiving import receive
+from cosmodrome._client.tasks import end
 from cosmodrome._core.route import MessageQueue
 from cosmodrome.builders import SimpleConsumerBuilder
 from cosmodrome.config import ClientConfiguration
-from cosmodrome.errors import CosmodromeError, IllegalArgument, NotFound
+from cosmodrome.errors import CosmodromeError, IllegalArgument, NotFound, NotRunning
 from cosmodrome.filters import Filter, Subscriptions
 from cosmodrome.interceptors import HookContext, HookPoint, Interceptor
 from cosmodrome.message import MessageView
@@ -29,6 +31,8 @@ from cosmodrome_proto import definition_pb2 as pb
 
 # What the reference's brokers take; ours too.
 INVISIBLE_MIN, INVISIBLE_MAX = timedelta(seconds=10), timedelta(hours=12)
+# Brokers refuse a call whose deadline leaves less than they wait.
+POLLING_MIN_S = 5.0
 INVISIBLE_DEFAULT = timedelta(seconds=30)
 
 
@@ -39,7 +43,7 @@ class SimpleConsumer(Consumer):
         configuration: Where the broker is; an address or URL will do.
         group: The consumer group.
         subscriptions: Topic → tag expression, or `Filter`.
-        await_duration: How long a receive waits when there is nothing.
+        await_duration: How long a receive waits when there is nothing; brokers wait 5 s at least.
         interceptors: Hooks.
     """
 
@@ -63,6 +67,7 @@ class SimpleConsumer(Consumer):
         )
         self._topic_turn = count()
         self._queue_turn = count()
+        self._receiving: set[asyncio.Task[list[MessageView]]] = set()
 
     @classmethod
     def builder(cls) -> "SimpleConsumerBuilder[Self]":
@@ -105,6 +110,7 @@ class SimpleConsumer(Consumer):
 
         Raises:
             IllegalArgument: No subscription, or numbers out of bounds.
+            NotRunning: The consumer was closed meanwhile.
             StatusError, TransportError: As said.
         """
         self._check_running()
@@ -120,7 +126,7 @@ class SimpleConsumer(Consumer):
         context = HookContext(HookPoint.RECEIVE, self._client_id, topic, self._group)
         self._interceptors.before(context)
         try:
-            context.messages = await self._receive(topic, max_messages, duration)
+            context.messages = await self._until_closed(topic, max_messages, duration)
         except CosmodromeError as error:
             context.error = error
             raise
@@ -181,8 +187,28 @@ class SimpleConsumer(Consumer):
     async def __aiter__(self) -> AsyncIterator[MessageView]:
         """Receive for ever, message by message, until the consumer is closed."""
         while self.is_running:
-            for message in await self.receive():
+            try:
+                messages = await self.receive()
+            except NotRunning:
+                return
+            for message in messages:
                 yield message
+
+    async def _until_closed(
+        self, topic: str, max_messages: int, duration: timedelta
+    ) -> list[MessageView]:
+        """Receive in a task that `close` can end: channels may outlive this client."""
+        work = self._receive(topic, max_messages, duration)
+        task = asyncio.get_running_loop().create_task(work, name=f"receive {topic}")
+        self._receiving.add(task)
+        try:
+            await asyncio.wait([task])
+        finally:
+            self._receiving.discard(task)
+            await end([task])
+        if task.cancelled():
+            raise NotRunning("the consumer was closed while it waited for messages")
+        return task.result()
 
     async def _receive(
         self, topic: str, max_messages: int, duration: timedelta
@@ -205,9 +231,8 @@ class SimpleConsumer(Consumer):
         wanted = self._subscriptions.get(queue.topic, Filter())
         request = self._receive_request(queue, wanted, max_messages)
         invisible(request, duration)
-        received = await receive(
-            self._rpc, queue.endpoints, request, timeout_s=self._receive_timeout_s
-        )
+        timeout_s = max(self._receive_timeout_s, POLLING_MIN_S + 1)
+        received = await receive(self._rpc, queue.endpoints, request, timeout_s=timeout_s)
         return received.messages
 
     async def _receive_from_all(
@@ -230,8 +255,7 @@ class SimpleConsumer(Consumer):
                     failure = wait.exception() or failure
                     found += [] if wait.exception() else wait.result()
         finally:
-            for wait in waits:
-                wait.cancel()
+            await end(waits)
         if failure is not None and not found:
             raise failure
         return found
@@ -249,5 +273,10 @@ class SimpleConsumer(Consumer):
     def _hook_context(self, point: HookPoint, message: MessageView) -> HookContext:
         return HookContext(point, self._client_id, message.topic, self._group, messages=[message])
 
+    def _take_settings(self, told: pb.Settings) -> None:
+        """How long a receive waits is the caller's choice, whatever brokers would like."""
+        super()._take_settings(told)
+        self._told = replace(self._told, long_polling_ms=self._await_ms)
+
     async def _on_closing(self) -> None:
-        """Nothing of its own: receives under way end with the channels."""
+        await end(self._receiving)

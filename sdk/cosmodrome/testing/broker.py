@@ -81,6 +81,8 @@ class TestBroker:
                 # A test outlives no power cut; what is written survives `restart`.
                 "store.durability": "os",
                 "store.segment_mib": "8",
+                # Tests wait for nothing as briefly as they ask to.
+                "delivery.polling_min_ms": "1",
                 "topics.auto_create": str(auto_create).lower(),
                 **(settings or {}),
             },

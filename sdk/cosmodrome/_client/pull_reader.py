@@ -1,0 +1,99 @@
+"""What a pull consumer knows of one queue, and one read of it.
+
+polled ──▶ cached … ──▶ next_read       polled: what `commit` keeps
+a seek moves all three and makes the read under way void
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from cosmodrome._client.rpc import Rpc
+from cosmodrome._client.tasks import end
+from cosmodrome._core import convert, status
+from cosmodrome._core.route import MessageQueue
+from cosmodrome.errors import StatusError
+from cosmodrome.message import MessageView
+from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_proto import service_pb2 as rpc
+
+
+@dataclass(slots=True)
+class Pulled:
+    """What one read brought.
+
+    Attributes:
+        messages: In order.
+        next_offset: Where to read on; None where the broker does not say.
+        failure: Why it refused.
+    """
+
+    messages: list[MessageView] = field(default_factory=list)
+    next_offset: int | None = None
+    failure: StatusError | None = None
+
+
+class Reader:
+    """One queue."""
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self.queue = queue
+        self.next_read = 0
+        self.polled = 0  # the offset to commit: everything before it was given out
+        self.cached: list[MessageView] = []
+        self.cached_bytes = 0
+        self.generation = 0  # a seek makes reads under way void
+        self.allowed = asyncio.Event()
+        self.allowed.set()
+        self._read: asyncio.Task[Pulled] | None = None
+
+    def interrupt(self) -> None:
+        """End the read under way, which may wait for messages at its old place."""
+        if self._read is not None:
+            self._read.cancel()
+
+    def forget(self, offset: int) -> None:
+        """Read on at `offset`."""
+        self.interrupt()
+        self.generation += 1
+        self.cached.clear()
+        self.cached_bytes = 0
+        self.next_read = self.polled = offset
+
+    def keep(self, pulled: Pulled) -> None:
+        """Take what a read brought."""
+        self.cached += pulled.messages
+        self.cached_bytes += sum(len(message.body) for message in pulled.messages)
+        if pulled.next_offset is not None:
+            self.next_read = pulled.next_offset
+            if not self.cached:
+                self.polled = pulled.next_offset
+
+    async def pull(
+        self, rpc_: Rpc, request: rpc.PullMessageRequest, timeout_s: float
+    ) -> Pulled | None:
+        """Read once; None when `interrupt` ended it.
+
+        Raises:
+            TransportError: The stream broke.
+        """
+        work = self._pull(rpc_, request, timeout_s)
+        self._read = read = asyncio.get_running_loop().create_task(work, name="pull")
+        try:
+            await asyncio.wait([read])
+        finally:
+            await end([read])
+        return None if read.cancelled() else read.result()
+
+    async def _pull(self, rpc_: Rpc, request: rpc.PullMessageRequest, timeout_s: float) -> Pulled:
+        pulled = Pulled()
+        endpoints = self.queue.endpoints
+        frames = rpc_.stream(endpoints, "PullMessage", request, timeout_s=timeout_s)
+        async for frame in frames:
+            kind = frame.WhichOneof("content")
+            if kind == "message":
+                pulled.messages.append(convert.view(frame.message, str(endpoints)))
+            elif kind == "next_offset":
+                pulled.next_offset = frame.next_offset
+            elif frame.status.code != pb.MESSAGE_NOT_FOUND:
+                pulled.failure = status.error_of(frame.status, endpoint=str(endpoints))
+        return pulled
