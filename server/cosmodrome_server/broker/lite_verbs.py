@@ -16,7 +16,7 @@ from cosmodrome_server.core.lite_subscription import (
     parent_of,
     rules_of,
 )
-from cosmodrome_server.core.progress import Progress
+from cosmodrome_server.core.progress import Place, Progress
 from cosmodrome_server.core.receive import Demand
 from cosmodrome_server.core.records import SetOffset
 from cosmodrome_server.core.send import plan_send
@@ -210,6 +210,12 @@ class LiteVerbs(OperationVerbs):
         return [state for name in names if (state := topics.get(name)) is not None]
 
     # Waiting
+
+    def _place(self, group: GroupState, topic: TopicState, query: ReceiveQuery) -> Place:
+        """Lite topics have no queues to wait at, whichever one an ordered group's client names."""
+        if group.group.lite_bind_topic:
+            return group.group_id, topic.topic_id, ANY_QUEUE
+        return super()._place(group, topic, query)
 
     def _collect_wakes(self) -> None:
         for topic_id, _ in list(self._shard.became_visible):
