@@ -236,6 +236,7 @@ class PushConsumer(Consumer):
         # First, so that nothing given back below is fetched again.
         await self._receivers.close()
         await self._service.close(self._close_timeout_s)
+        await self._flush_acks()
         self._calls.close()
         self._closed.set()
 

@@ -63,7 +63,8 @@ async def test_every_message_is_consumed_and_acknowledged(own_broker: TestBroker
         await seen.count(100)
         await settled(own_broker)
         assert consumer.statistics().consumed_ok == 100
-        assert consumer.statistics().cached_messages == 0
+    # The broker knows of an ack before its answer is here; a closed consumer has had them all.
+    assert consumer.statistics().cached_messages == 0
     assert {m.body for m in seen.messages} == {str(n).encode() for n in range(100)}
 
 

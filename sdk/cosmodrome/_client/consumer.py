@@ -1,5 +1,6 @@
 """What every consumer of a group does beside what every client does."""
 
+import asyncio
 from collections.abc import Iterable
 from datetime import timedelta
 
@@ -74,6 +75,14 @@ class Consumer(Client):
 
     async def _on_started(self) -> None:
         self._settler = Settler(self._rpc, self._tasks, self._group, self._resource)
+
+    async def _flush_acks(self) -> None:
+        """Wait for acks under way, one request timeout at most."""
+        try:
+            async with asyncio.timeout(self._configuration.request_timeout_s):
+                await self._settler.flush()
+        except TimeoutError:
+            return  # they come again, which every consumer must bear
 
     def _settings(self) -> pb.Settings:
         return settings.consumer_settings(

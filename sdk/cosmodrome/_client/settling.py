@@ -38,6 +38,7 @@ class _Lane:
     topic: str
     waiting: list[tuple[MessageView, "Future[None]"]] = field(default_factory=list)
     is_under_way: bool = False
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Settler:
@@ -65,8 +66,15 @@ class Settler:
         lane.waiting.append((message, future))
         if not lane.is_under_way:
             lane.is_under_way = True
+            lane.idle.clear()
             loop.call_soon(self._begin, lane)
         return future
+
+    async def flush(self) -> None:
+        """Wait until no ack is under way."""
+        for lane in self._lanes.values():
+            if lane.is_under_way:
+                await lane.idle.wait()
 
     async def ack_for_sure(self, message: MessageView) -> None:
         """Acknowledge, trying until it is done or pointless."""
@@ -173,6 +181,7 @@ class Settler:
                 await self._ack_batch(lane, batch)
         finally:
             lane.is_under_way = False
+            lane.idle.set()
 
     async def _ack_batch(
         self, lane: _Lane, batch: list[tuple[MessageView, "Future[None]"]]

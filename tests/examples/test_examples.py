@@ -1,0 +1,44 @@
+"""The examples run and say what they should."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cosmodrome.testing import TestBroker
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_the_demo_sends_redelivers_buries_and_stops_cleanly() -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "demo.py")],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for words in ("sent 1000 messages", "redelivered", "dead letters of tour: 1", "exit code 0"):
+        assert words in done.stdout
+
+
+@pytest.mark.parametrize(("kind", "words"), [("produce", "sent"), ("consume", "consumed")])
+def test_traffic_runs_until_it_is_told_to_stop(kind: str, words: str) -> None:
+    with TestBroker() as broker:
+        environment = {**os.environ, "COSMODROME_ENDPOINT": broker.endpoint}
+        process = subprocess.Popen(
+            [sys.executable, str(EXAMPLES / "traffic.py"), kind],
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(3)
+        process.send_signal(signal.SIGTERM)
+        told, _ = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert told.startswith(words)

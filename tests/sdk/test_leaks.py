@@ -1,0 +1,128 @@
+"""Nothing is left behind: by many clients, by cancelled calls, by failed starts."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from cosmodrome import (
+    AdminClient,
+    ConsumeResult,
+    Message,
+    MessageView,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    SimpleConsumer,
+    errors,
+)
+from cosmodrome.testing import TestBroker
+
+Names = Callable[[str], str]
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def listener(message: MessageView) -> ConsumeResult:
+    return ConsumeResult.SUCCESS
+
+
+def clients(broker: TestBroker, topic: str) -> list[Producer | SimpleConsumer | PushConsumer]:
+    return [
+        Producer(broker.endpoint, topics=[topic]),
+        SimpleConsumer(broker.endpoint, group="leaks", subscriptions={topic: "*"}),
+        PushConsumer(broker.endpoint, group="leaks", subscriptions={topic: "*"}, listener=listener),
+    ]
+
+
+async def open_and_close(broker: TestBroker, topic: str, times: int) -> None:
+    for _ in range(times):
+        for client in clients(broker, topic):
+            async with client:
+                pass
+
+
+async def test_two_hundred_clients_leave_no_task_thread_or_descriptor(
+    broker: TestBroker, name: Names
+) -> None:
+    topic = name("t")
+    broker.create_topic(topic, queues=1)
+    await open_and_close(broker, topic, 5)  # whatever is made once
+    tasks, threads, fds = len(asyncio.all_tasks()), threading.active_count(), descriptors()
+    await open_and_close(broker, topic, 67)
+    await asyncio.sleep(0.1)  # the kernel closes sockets when it gets to it
+    assert len(asyncio.all_tasks()) <= tasks
+    assert threading.active_count() <= threads + 1
+    assert descriptors() <= fds + 5
+
+
+Call = Callable[[TestBroker, str], Awaitable[object]]
+
+
+async def sending(broker: TestBroker, topic: str) -> None:
+    async with Producer(broker.endpoint, topics=[topic]) as producer:
+        for _ in range(3):
+            await producer.send(Message(topic, b"x"))
+
+
+async def receiving(broker: TestBroker, topic: str) -> None:
+    async with SimpleConsumer(
+        broker.endpoint, group="cancelled", subscriptions={topic: "*"}
+    ) as consumer:
+        await consumer.ack(await consumer.receive())
+        await consumer.receive()
+
+
+async def polling(broker: TestBroker, topic: str) -> None:
+    async with PullConsumer(broker.endpoint, group="cancelled", topics=[topic]) as consumer:
+        await consumer.poll()
+        await consumer.seek_to_beginning()
+        await consumer.commit()
+        await consumer.poll()
+
+
+async def listening(broker: TestBroker, topic: str) -> None:
+    async with PushConsumer(
+        broker.endpoint, group="cancelled", subscriptions={topic: "*"}, listener=listener
+    ) as consumer:
+        await consumer.wait_closed()
+
+
+async def administering(broker: TestBroker, topic: str) -> None:
+    async with AdminClient(broker.endpoint) as admin:
+        await admin.topics()
+        await admin.groups()
+
+
+@pytest.mark.parametrize("call", [sending, receiving, polling, listening, administering])
+async def test_cancelling_at_any_await_leaves_no_task(
+    broker: TestBroker, name: Names, call: Call
+) -> None:
+    topic = name("t")
+    broker.create_topic(topic, queues=1)
+    async with Producer(broker.endpoint, topics=[topic]) as producer:
+        await producer.send(Message(topic, b"x"))
+    before = asyncio.all_tasks()
+    for turns in range(0, 120, 3):
+        task = asyncio.ensure_future(call(broker, topic))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if turns % 2:
+            await asyncio.sleep(0.002)
+        task.cancel()
+        await asyncio.wait([task])
+        await asyncio.sleep(0.01)  # gRPC's own tasks end a moment after their calls
+        assert asyncio.all_tasks() <= before, f"after {turns} turns"
+
+
+async def test_a_start_that_fails_leaves_nothing() -> None:
+    before, fds = asyncio.all_tasks(), descriptors()
+    for _ in range(3):
+        with pytest.raises(errors.CosmodromeError):
+            await Producer("127.0.0.1:1", topics=["t"]).start()
+    assert asyncio.all_tasks() <= before
+    assert descriptors() <= fds + 3
