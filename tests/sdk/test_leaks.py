@@ -3,12 +3,14 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from cosmodrome import (
     AdminClient,
+    ClientConfiguration,
     ConsumeResult,
     Message,
     MessageView,
@@ -121,8 +123,11 @@ async def test_cancelling_at_any_await_leaves_no_task(
 
 async def test_a_start_that_fails_leaves_nothing() -> None:
     before, fds = asyncio.all_tasks(), descriptors()
+    nowhere = ClientConfiguration(
+        "127.0.0.1:1", request_timeout=timedelta(milliseconds=200), max_startup_attempts=1
+    )
     for _ in range(3):
         with pytest.raises(errors.CosmodromeError):
-            await Producer("127.0.0.1:1", topics=["t"]).start()
+            await Producer(nowhere, topics=["t"]).start()
     assert asyncio.all_tasks() <= before
     assert descriptors() <= fds + 3

@@ -94,7 +94,9 @@ def test_a_processing_block_that_raises_gives_the_message_back(
         c.ack(again)
 
 
-def test_a_transaction_commits_at_the_end_of_its_block(broker: TestBroker, name: Names) -> None:
+def test_a_transaction_is_committed_or_rolls_back_when_its_block_raises(
+    broker: TestBroker, name: Names
+) -> None:
     topic = name("t")
     broker.create_topic(topic, "TRANSACTION")
     broker.create_group(name("g"))
@@ -105,6 +107,7 @@ def test_a_transaction_commits_at_the_end_of_its_block(broker: TestBroker, name:
     ) as producer:
         with producer.begin_transaction() as transaction:
             producer.send(Message(topic, b"kept"), transaction=transaction)
+            transaction.commit()
         with pytest.raises(ZeroDivisionError):
             with producer.begin_transaction() as transaction:
                 producer.send(Message(topic, b"dropped"), transaction=transaction)
