@@ -42,3 +42,28 @@ def test_traffic_runs_until_it_is_told_to_stop(kind: str, words: str) -> None:
         told, _ = process.communicate(timeout=20)
     assert process.returncode == 0
     assert told.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("send", "sent "),
+        ("receive", "received hello"),
+        ("push", "consumed hello"),
+        ("delay", "came ['now']"),
+        ("fifo", "in order ['step 0', 'step 1', 'step 2']"),
+        ("transaction", "committed"),
+        ("pull", "read ['hello']"),
+    ],
+)
+def test_an_example_does_what_it_says(name: str, words: str) -> None:
+    with TestBroker() as broker:
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLES / f"{name}.py"), broker.endpoint],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert words in done.stdout
