@@ -104,12 +104,11 @@ class TestBroker:
 
     def close(self) -> None:
         """Stop, and remove the temporary directory."""
-        if not self._thread.is_alive():
-            return
-        with contextlib.suppress(Exception):
-            self._run(self._app.stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
+        if self._thread.is_alive():
+            with contextlib.suppress(Exception):
+                self._run(self._app.stop())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(30)
         self._loop.close()
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
