@@ -21,6 +21,7 @@ COPY --from=build /opt/cosmodrome /opt/cosmodrome
 RUN mkdir /data && chmod 0777 /data
 ENV PATH=/opt/cosmodrome/bin:$PATH \
     PYTHONUNBUFFERED=1 \
+    MALLOC_ARENA_MAX=2 \
     COSMODROME_HOST=0.0.0.0 \
     COSMODROME_DATA=/data \
     COSMODROME_SERVER_METRICS_HOST=0.0.0.0

@@ -165,10 +165,18 @@ async def _assemble(
         bulk=_bulk(broker, log, config),
     )
     collector = Collector(config, clock, broker, sessions, _figures(log, config))
-    context.observe = collector.observe
+    context.observe, context.waited = collector.observe, collector.waited
     health = Health((service.MESSAGING_SERVICE, service.ADMIN_SERVICE, service.CONTROL_SERVICE))
     more = fleet_routes(collector.fleet)
-    front = make_front(config, context, health, certificates, more, around)
+    timed = collector.timed
+    front = make_front(
+        config,
+        context,
+        health,
+        certificates,
+        more,
+        timed if around is None else lambda rpc: around(timed(rpc)),
+    )
     context.sink = front
     events = ClientEvents()
     broker.listen(events)
@@ -229,7 +237,7 @@ def make_front(
     health: Health,
     certificates: Certificates | None,
     more: list[Rpc],
-    around: Around | None = None,
+    around: Around,
 ) -> Front:
     """The front of the settings; `auto` takes the gate where it is installed.
 
@@ -243,8 +251,7 @@ def make_front(
         context, health, has_reflection=config.server.dev if reflection is None else reflection
     )
     table += more
-    if around is not None:
-        table = [around(rpc) for rpc in table]
+    table = [around(rpc) for rpc in table]
     if wanted == "gate" and not has_gate:
         raise ConfigError("server.front is gate, but cosmodrome_gate is not installed: make gate")
     # Imported here: grpcio takes 100 ms and 20 MB that the gate does without.

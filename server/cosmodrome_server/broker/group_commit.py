@@ -12,27 +12,32 @@ finds its effect: the client's next call enters the loop behind it.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 
 from cosmodrome_server.broker.interface import ReplySink
 from cosmodrome_server.core.shard import Ends, Shard
 from cosmodrome_server.model.log import Log
 
+# Frames between two looks at how long they took; more are forgotten, oldest first.
+_SECONDS_KEPT = 65_536
 Replies = dict[ReplySink, list[tuple[object, bytes]]]
 
 
 class _Frame:
     """What depends on one frame; called by the writer thread when it is durable."""
 
-    __slots__ = ("_commit", "_replies", "ends")
+    __slots__ = ("_began_s", "_commit", "_replies", "ends")
 
     def __init__(self, commit: "GroupCommit", replies: Replies, ends: Ends) -> None:
         self._commit = commit
         self._replies = replies
+        self._began_s = commit.now_s()
         self.ends = ends
 
     def on_durable(self) -> None:
         """On the writer thread."""
+        self._commit.note(self._began_s)
         self._commit.schedule_durable(self)
         for sink, replies in self._replies.items():
             sink.reply_many(replies)
@@ -63,11 +68,25 @@ class GroupCommit:
         self._loop = asyncio.get_running_loop()
         self._replies: Replies = {}
         self._in_flight = 0
+        self._seconds: deque[float] = deque(maxlen=_SECONDS_KEPT)
         self.frames = 0
         self._settled_waiters: list[asyncio.Future[None]] = []
         self._is_scheduled = False
         self._wants_writer = False
         log.set_on_idle(self._on_idle)
+
+    def now_s(self) -> float:
+        """The loop's time, from any thread."""
+        return self._loop.time()
+
+    def note(self, began_s: float) -> None:
+        """On the writer thread: a frame that was given to it then is durable."""
+        self._seconds.append(self._loop.time() - began_s)
+
+    def take_seconds(self) -> list[float]:
+        """How long each frame took since the last call."""
+        taken, self._seconds = self._seconds, deque(maxlen=_SECONDS_KEPT)
+        return list(taken)
 
     @property
     def is_settled(self) -> bool:

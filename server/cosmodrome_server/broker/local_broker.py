@@ -75,6 +75,10 @@ class LocalBroker(LiteVerbs):
         """A digest of the state: equal before a clean stop and after the next start."""
         return self._shard.state_hash()
 
+    def take_commit_seconds(self) -> list[float]:
+        """How long each group commit took since the last call; at most some thousands."""
+        return self._commit.take_seconds()
+
     def statistics(self) -> Statistics:
         """What was counted so far."""
         counters = self._counters
@@ -85,6 +89,10 @@ class LocalBroker(LiteVerbs):
             dict(counters.dead_letters),
             dict(counters.commits),
             dict(counters.rollbacks),
+            {key: tuple(sizes) for key, sizes in counters.sizes.items()},
+            dict(counters.late_acks),
+            dict(counters.delayed),
+            dict(counters.fired),
             counters.lost_messages,
             self._commit.frames,
             len(self._polling),

@@ -1,8 +1,10 @@
 """The verbs of producers."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from cosmodrome_server.broker.catalogue_verbs import CatalogueVerbs
+from cosmodrome_server.broker.statistics import SIZE_BOUNDS
 from cosmodrome_server.core.catalogue import TopicState
 from cosmodrome_server.core.send import check_acceptance, plan_send
 from cosmodrome_server.errors import OverloadedError
@@ -26,7 +28,7 @@ class SendVerbs(CatalogueVerbs):
         positions = self._put_messages(records)
         self._count_sent(topic, messages)
         if records[0].state is MessageState.DELAYED or state.topic.topic_type is TopicType.MIXED:
-            return self._recallable(messages, records, positions)
+            return self._recallable(topic, messages, records, positions)
         return [
             SendReceipt(message.message_id, record.queue_offset, "")
             for message, record in zip(messages, records, strict=True)
@@ -38,6 +40,7 @@ class SendVerbs(CatalogueVerbs):
 
     def _recallable(
         self,
+        topic: str,
         messages: Sequence[NewMessage],
         records: Sequence[MessageRecord],
         positions: Sequence[int],
@@ -48,6 +51,7 @@ class SendVerbs(CatalogueVerbs):
             handle = ""
             if record.state is MessageState.DELAYED:
                 self._note_delayed(position)
+                self._counters.held_back(topic)
                 handle = self._recall_handles.seal(
                     RecallHandle(record.topic_id, record.due_ms, position, message.message_id)
                 )
@@ -73,11 +77,15 @@ class SendVerbs(CatalogueVerbs):
         counters = self._counters
         # Runs of one type, which is nearly always the whole batch.
         run_type = messages[0].message_type
+        sizes = counters.sizes_of(topic, run_type)
         count = body_bytes = 0
         for message in messages:
             if message.message_type is not run_type:
                 counters.sent(topic, run_type, count, body_bytes)
                 run_type, count, body_bytes = message.message_type, 0, 0
+                sizes = counters.sizes_of(topic, run_type)
             count += 1
-            body_bytes += len(message.body)
+            size = len(message.body)
+            body_bytes += size
+            sizes[bisect_left(SIZE_BOUNDS, size)] += 1
         counters.sent(topic, run_type, count, body_bytes)

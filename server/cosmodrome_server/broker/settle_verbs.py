@@ -63,7 +63,11 @@ class SettleVerbs(SendVerbs):
         receipt, queue_offset = self._handles.open(handle)
         lease_ms = self._advance()
         owner, progress = self._owner(group, topic, receipt)
-        record = plan_ack(progress, receipt, queue_offset, lease_ms)
+        try:
+            record = plan_ack(progress, receipt, queue_offset, lease_ms)
+        except InvalidReceiptHandle:
+            self._counters.late(topic, group)
+            raise
         if record is not None:
             self._put(record)
             self._counters.acknowledged(topic, group)

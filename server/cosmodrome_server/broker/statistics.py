@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from cosmodrome_server.model.message import MessageType
 
+# Bytes of bodies, as the reference's histogram has them.
+SIZE_BOUNDS = (1_024, 4_096, 524_288, 1_048_576, 2_097_152, 4_194_304)
+
 
 @dataclass(frozen=True, slots=True)
 class Flow:
@@ -28,6 +31,10 @@ class Statistics:
         dead_letters: (topic, group) → moved aside.
         commits: Topic → transactions committed.
         rollbacks: Topic → transactions rolled back.
+        sizes: (topic, type) → how many bodies fell under each of `SIZE_BOUNDS`, and above.
+        late_acks: (topic, group) → acknowledged after the delivery had ended.
+        delayed: Topic → messages that were to wait for their delivery time.
+        fired: Topic → messages whose delivery time came.
         lost_messages: Passed over because their bytes are damaged.
         frames: Group commits so far.
         waiters: Receives and pulls waiting now.
@@ -41,6 +48,10 @@ class Statistics:
     dead_letters: dict[tuple[str, str], int]
     commits: dict[str, int]
     rollbacks: dict[str, int]
+    sizes: dict[tuple[str, MessageType], tuple[int, ...]]
+    late_acks: dict[tuple[str, str], int]
+    delayed: dict[str, int]
+    fired: dict[str, int]
     lost_messages: int
     frames: int
     waiters: int
@@ -58,6 +69,10 @@ class Counters:
         self.dead_letters: dict[tuple[str, str], int] = {}
         self.commits: dict[str, int] = {}
         self.rollbacks: dict[str, int] = {}
+        self.sizes: dict[tuple[str, MessageType], list[int]] = {}
+        self.late_acks: dict[tuple[str, str], int] = {}
+        self.delayed: dict[str, int] = {}
+        self.fired: dict[str, int] = {}
         self.lost_messages = 0
 
     def sent(self, topic: str, message_type: MessageType, messages: int, body_bytes: int) -> None:
@@ -87,6 +102,22 @@ class Counters:
         """A message became a dead letter."""
         key = (topic, group)
         self.dead_letters[key] = self.dead_letters.get(key, 0) + 1
+
+    def sizes_of(self, topic: str, message_type: MessageType) -> list[int]:
+        """The counts of bodies by size, to add to."""
+        sizes = self.sizes.get((topic, message_type))
+        if sizes is None:
+            sizes = self.sizes[topic, message_type] = [0] * (len(SIZE_BOUNDS) + 1)
+        return sizes
+
+    def held_back(self, topic: str) -> None:
+        """A message waits for its delivery time."""
+        self.delayed[topic] = self.delayed.get(topic, 0) + 1
+
+    def late(self, topic: str, group: str) -> None:
+        """An ack came after its delivery had ended."""
+        key = (topic, group)
+        self.late_acks[key] = self.late_acks.get(key, 0) + 1
 
     def resolved(self, topic: str, *, is_commit: bool) -> None:
         """A transaction ended."""

@@ -199,6 +199,8 @@ class TimerVerbs(TransactionVerbs):
             topic = self._shard.catalogue.topics_by_id.get(record.topic_id)
             if topic is None:
                 continue
+            name = topic.topic.name
+            self._counters.fired[name] = self._counters.fired.get(name, 0) + 1
             queue = (record.topic_id, record.queue_id)
             queue_offset = ends.get(queue, topic.next_offsets[record.queue_id])
             ends[queue] = queue_offset + 1

@@ -54,6 +54,7 @@ class Context:
         access: Who may do what.
         is_guarded: Whether `access` is asked; security.authentication.
         observe: Counts answers; None where nobody counts.
+        waited: Told how many seconds a receive waited; None where nobody counts.
         bulk: Ranges of queues for the data pipeline; None where the log is elsewhere.
     """
 
@@ -66,6 +67,7 @@ class Context:
     endpoint: tuple[str, int]
     access: Guard
     observe: Observer | None = None
+    waited: Callable[[float], None] | None = None
     bulk: BulkSource | None = None
     is_guarded: bool = field(init=False)
     rules: MessageRules = field(init=False)

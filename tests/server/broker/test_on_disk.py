@@ -82,7 +82,10 @@ def test_a_start_finds_the_state_there_was(tmp_path: Path, stop: str) -> None:
             await broker.close()
         else:
             data = tmp_path / "copy"
-            shutil.copytree(tmp_path / "data", data)
+            # Space taken in advance and files not yet in place come and go; they hold nothing.
+            shutil.copytree(
+                tmp_path / "data", data, ignore=shutil.ignore_patterns("spare*", "*.new")
+            )
             await broker.close()
         if stop == "checkpoint lost":
             (data / SHARD_NAME / FILE_NAME).unlink(missing_ok=True)

@@ -116,13 +116,17 @@ def _answer(context: Context, call: Call, group: str, deliveries: list[Delivery]
 
 
 def _wait(context: Context, call: Call, query: ReceiveQuery, wait_ms: int) -> None:
+    began_ms = context.clock.monotonic_ms()
+
     def on_ready(deliveries: list[Delivery]) -> None:
+        if context.waited is not None:
+            context.waited((context.clock.monotonic_ms() - began_ms) / 1_000)
         if deliveries:
             _answer(context, call, query.group, deliveries)
         else:
             call.reply_stream([_EMPTY, _now(context)])
 
-    waiter = Waiter(query, context.clock.monotonic_ms() + wait_ms, on_ready)
+    waiter = Waiter(query, began_ms + wait_ms, on_ready)
     context.broker.wait(waiter)
     call.on_cancel(lambda: context.broker.cancel(waiter))
 

@@ -8,6 +8,8 @@ name too, since boards in the wild query either. Names that begin with `cosmodro
 from dataclasses import dataclass
 from enum import StrEnum
 
+from cosmodrome_server.broker.statistics import SIZE_BOUNDS
+
 
 class Kind(StrEnum):
     """How a metric behaves."""
@@ -55,7 +57,7 @@ MESSAGE_SIZE = Metric(
     Kind.HISTOGRAM,
     "Bytes of a stored message.",
     TOPIC,
-    (1024, 4096, 524_288, 1_048_576, 2_097_152, 4_194_304),
+    SIZE_BOUNDS,
 )
 TOPICS = Metric("rocketmq_topic_number", Kind.GAUGE, "Topics.")
 GROUPS = Metric("rocketmq_consumer_group_number", Kind.GAUGE, "Consumer groups.")
@@ -101,13 +103,6 @@ DEAD_LETTERS = Metric(
 )
 COMMITS = Metric("rocketmq_commit_messages", Kind.COUNTER, "Transactions committed.", ("topic",))
 ROLLBACKS = Metric("rocketmq_rollback_messages", Kind.COUNTER, "Transactions undone.", ("topic",))
-FINISH_LATENCY = Metric(
-    "rocketmq_finish_message_latency",
-    Kind.HISTOGRAM,
-    "Seconds from half message to its resolution.",
-    ("topic",),
-    (5, 60, 600, 3600, 43_200, 86_400),
-)
 HALF_MESSAGES = Metric("rocketmq_half_messages", Kind.GAUGE, "Half messages open.", ("topic",))
 STORAGE_SIZE = Metric(
     "rocketmq_storage_size_bytes",
@@ -131,12 +126,6 @@ DISPATCH_BEHIND = Metric(
 TIMING = Metric("rocketmq_timing_messages", Kind.GAUGE, "Delayed messages.", ("topic",))
 TIMER_IN = Metric("rocketmq_timer_enqueue", Kind.COUNTER, "Messages delayed.", ("topic",))
 TIMER_OUT = Metric("rocketmq_timer_dequeue", Kind.COUNTER, "Delayed ones delivered.", ("topic",))
-TIMER_LAG = Metric(
-    "rocketmq_timer_dequeue_latency_milliseconds",
-    Kind.GAUGE,
-    "How late the last delayed message was.",
-    alias="rocketmq_timer_dequeue_latency",
-)
 PROXY_UP = Metric(
     "rocketmq_proxy_up", Kind.GAUGE, "1 while it serves.", ("proxy_mode",), node_type="proxy"
 )
@@ -189,9 +178,6 @@ STAGED = Metric("cosmodrome_staged_bytes", Kind.GAUGE, "Bytes that wait to be wr
 FREE = Metric("cosmodrome_store_free_bytes", Kind.GAUGE, "Free bytes under the data directory.")
 FULL = Metric("cosmodrome_store_full", Kind.GAUGE, "1 while sends are refused for lack of space.")
 CORRUPT = Metric("cosmodrome_corrupt_frames", Kind.COUNTER, "Damaged frames found.")
-CONNECTIONS = Metric(
-    "cosmodrome_connections", Kind.GAUGE, "Connections of clients.", (), node_type="proxy"
-)
 MEMORY = Metric("process_resident_memory_bytes", Kind.GAUGE, "Resident memory.")
 CPU = Metric("process_cpu_seconds", Kind.COUNTER, "Processor time used.")
 DROPPED_SERIES = Metric(

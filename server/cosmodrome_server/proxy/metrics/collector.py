@@ -10,20 +10,24 @@ import os
 import resource
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from time import perf_counter
 from typing import Protocol
 
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_server.broker.interface import Broker
-from cosmodrome_server.broker.statistics import Statistics
+from cosmodrome_server.broker.statistics import SIZE_BOUNDS, Statistics
 from cosmodrome_server.clock import Clock
 from cosmodrome_server.config import Config
 from cosmodrome_server.core.client_session import ClientSession, ClientType
 from cosmodrome_server.errors import BrokerError
 from cosmodrome_server.model.topic import DEAD_LETTER_PREFIX, LITE_PREFIX, RETRY_PREFIX
+from cosmodrome_server.proxy.front import Call, Kind
 from cosmodrome_server.proxy.metrics import catalogue as names
 from cosmodrome_server.proxy.metrics.catalogue import Metric
 from cosmodrome_server.proxy.metrics.fleet import Fleet
-from cosmodrome_server.proxy.metrics.meters import Labels, Meters, Snapshot
+from cosmodrome_server.proxy.metrics.meters import Distribution, Labels, Meters, Snapshot
+from cosmodrome_server.proxy.service import Rpc
 from cosmodrome_server.proxy.sessions import Sessions
 from cosmodrome_server.store.figures import StoreFigures
 
@@ -38,6 +42,9 @@ class Measured(Broker, Protocol):
 
     def statistics(self) -> Statistics:
         """What was counted so far."""
+
+    def take_commit_seconds(self) -> list[float]:
+        """How long each group commit took since the last call."""
 
 
 class Collector:
@@ -69,6 +76,23 @@ class Collector:
             self._code_names[code] = name
         self.meters.count(names.RESPONSES, (rpc, name))
 
+    def waited(self, seconds: float) -> None:
+        """A receive waited so long."""
+        self.meters.observe(names.RECEIVE_WAIT, seconds)
+
+    def timed(self, rpc: Rpc) -> Rpc:
+        """The same RPC, with the time its handler takes observed."""
+        if rpc.kind is Kind.BIDI:
+            return rpc
+        handler, observe, labels = rpc.handler, self.meters.observe, (rpc.path.rpartition("/")[2],)
+
+        def handle(call: Call) -> None:
+            began = perf_counter()
+            handler(call)
+            observe(names.RPC_SECONDS, perf_counter() - began, labels)
+
+        return replace(rpc, handler=handle)
+
     async def probe_loop(self) -> None:
         """Measure how late the loop comes to a timer, until cancelled."""
         loop = asyncio.get_running_loop()
@@ -80,6 +104,8 @@ class Collector:
     def snapshot(self) -> Snapshot:
         """Everything, copied."""
         self.fleet.forget_idle()
+        for seconds in self._broker.take_commit_seconds():
+            self.meters.observe(names.FSYNC, seconds)
         values: Values = dict(self.meters.counters())
         for part in (self._counted, self._clients, self._groups, self._topics, self._storage):
             for metric, labels, value in part():
@@ -89,7 +115,7 @@ class Collector:
             node_id=self._config.server.name,
             extra=self._config.metrics.labels,
             values=values,
-            distributions=dict(self.meters.histograms()),
+            distributions={**dict(self.meters.histograms()), **self._sizes()},
             fleet_values=self.fleet.gauges(),
             fleet_distributions=self.fleet.histograms(),
         )
@@ -110,12 +136,29 @@ class Collector:
             yield names.COMMITS, (topic,), count
         for topic, count in counted.rollbacks.items():
             yield names.ROLLBACKS, (topic,), count
+        for (topic, group), count in counted.late_acks.items():
+            yield names.LATE_ACKS, (group, topic), count
+        for topic, count in counted.delayed.items():
+            yield names.TIMER_IN, (topic,), count
+        for topic, count in counted.fired.items():
+            yield names.TIMER_OUT, (topic,), count
         yield names.TOPICS, (), counted.topics
         yield names.GROUPS, (), counted.groups
         yield names.WAITING, (), counted.waiters
         yield names.PERMISSION, (), 6
         yield names.PROXY_UP, ("local",), 1
         yield names.DROPPED_SERIES, (), self.meters.dropped + self.fleet.dropped
+
+    def _sizes(self) -> dict[Metric, dict[Labels, Distribution]]:
+        counted = self._broker.statistics()
+        return {
+            names.MESSAGE_SIZE: {
+                (topic, message_type.name.lower(), _is_system(topic)): Distribution(
+                    SIZE_BOUNDS, sizes, counted.messages_in[topic, message_type].body_bytes
+                )
+                for (topic, message_type), sizes in counted.sizes.items()
+            }
+        }
 
     def _clients(self) -> Iterator[tuple[Metric, Labels, float]]:
         producers: Counter[Labels] = Counter()
