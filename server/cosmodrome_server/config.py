@@ -17,7 +17,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -185,14 +185,17 @@ class Security(_Area, frozen=True):
 
 
 class Flow(_Area, frozen=True):
-    """Admission: calls under way per class, and token buckets (0 = no limit)."""
+    """Admission: calls under way per class, and token buckets (0 = no limit).
+
+    `topics` and `groups` are the rates of single ones. Sends count messages, receives calls.
+    """
 
     calls_per_class: Positive = 10_000
     topic_sends_per_s: NotNegative = 0
     group_receives_per_s: NotNegative = 0
     client_calls_per_s: NotNegative = 0
-    topics: dict[str, int] = {}
-    groups: dict[str, int] = {}
+    topics: dict[str, NotNegative] = {}
+    groups: dict[str, NotNegative] = {}
 
 
 class Metrics(_Area, frozen=True):
@@ -314,7 +317,7 @@ def _from_text(area: str, key: str, text: str) -> object:
     items = [item.strip() for item in text.split(",") if item.strip()]
     if declared == list[str]:
         return items
-    if declared in (dict[str, int], dict[str, str]):
+    if get_origin(declared) is dict:
         return dict(item.split("=", 1) for item in items if "=" in item)
     return text
 

@@ -20,7 +20,13 @@ from google.protobuf.message import DecodeError
 
 from cosmodrome_proto import Method, methods
 from cosmodrome_proto import definition_pb2 as pb
-from cosmodrome_server.errors import BadRequest, BrokerError, ClientIdRequired
+from cosmodrome_proto import service_pb2 as rpc
+from cosmodrome_server.errors import (
+    BadRequest,
+    BrokerError,
+    ClientIdRequired,
+    OverloadedError,
+)
 from cosmodrome_server.proxy import status
 from cosmodrome_server.proxy.activities.ack_message import ack_message
 from cosmodrome_server.proxy.activities.admin import ADMIN
@@ -46,6 +52,7 @@ from cosmodrome_server.proxy.activities.update_offset import update_offset
 from cosmodrome_server.proxy.bulk.table import BULK
 from cosmodrome_server.proxy.context import CLIENT_ID, Activity, Context, Reply
 from cosmodrome_server.proxy.encoding import bytes_field
+from cosmodrome_server.proxy.flow import FlowControl
 from cosmodrome_server.proxy.front import Call, Handler, Kind
 from cosmodrome_server.proxy.health import SERVICE as HEALTH_SERVICE
 from cosmodrome_server.proxy.health import Health
@@ -130,12 +137,14 @@ def _business(context: Context) -> list[Rpc]:
 
 
 def _service(context: Context, service: str, table: Mapping[str, Activity[Any]]) -> list[Rpc]:
-    is_for_clients = service == MESSAGING_SERVICE
+    flow = None
+    if service == MESSAGING_SERVICE:
+        flow = FlowControl(context.config.flow, context.clock, lambda: context.sink)
     found = [
         Rpc(
             method.path,
             Kind.SERVER_STREAM if method.server_streams else Kind.UNARY,
-            _Boundary(context, method, table[method.name], needs_client_id=is_for_clients).handle,
+            _Boundary(context, method, table[method.name], flow).handle,
         )
         for method in methods(service)
         if method.name in table
@@ -144,31 +153,36 @@ def _service(context: Context, service: str, table: Mapping[str, Activity[Any]])
 
 
 class _Boundary:
-    """What runs around one activity, for every call."""
+    """What runs around one activity, for every call; with flow control for clients' calls."""
 
     __slots__ = (
         "_activity",
+        "_charge",
         "_context",
         "_is_held",
+        "_lane",
         "_name",
-        "_needs_client_id",
         "_parse",
         "_refusal",
         "_request_name",
     )
 
     def __init__(
-        self, context: Context, method: Method, activity: Activity[Any], *, needs_client_id: bool
+        self,
+        context: Context,
+        method: Method,
+        activity: Activity[Any],
+        flow: FlowControl | None,
     ) -> None:
         self._context = context
         self._name = method.name
         self._activity = activity
         self._parse: Callable[[bytes], Any] = method.request.FromString
         self._request_name = method.request.DESCRIPTOR.name
-        self._needs_client_id = needs_client_id
+        self._lane = None if flow is None else flow.lane_of(method.name)
+        self._charge = None if flow is None else flow.charge_of(method.name)
         self._is_held = method.name not in PROMPT
-        has_remark = "remark" in method.response.DESCRIPTOR.fields_by_name
-        self._refusal = _text_refusal if has_remark else _refusal
+        self._refusal = _REFUSALS.get(method.name, _refusal)
 
     def handle(self, call: Call) -> None:
         """Answer one call; a `front.Handler`."""
@@ -189,7 +203,8 @@ class _Boundary:
             return
         encoded = reply if isinstance(reply, bytes) else reply.SerializeToString()
         if self._is_held:
-            context.broker.reply_when_durable(context.sink, call, encoded)
+            sink = context.sink if self._lane is None else self._lane.begin()
+            context.broker.reply_when_durable(sink, call, encoded)
         else:
             call.reply(encoded)
         if context.observe is not None:
@@ -200,26 +215,44 @@ class _Boundary:
         context = self._context
         if context.is_guarded:
             context.admit(call, request)
-        if self._needs_client_id:
+        if self._lane is not None:
             client_id = call.headers.get(CLIENT_ID)
             if not client_id or client_id.isspace():
                 raise ClientIdRequired("client id cannot be empty")
+            self._lane.check()
+        if self._charge is not None:
+            self._charge(call, request)
         return self._activity(context, call, request)
 
     def _refuse(self, call: Call, error: Exception) -> None:
-        call.reply(self._refusal(error))
+        call.reply(self._refusal(call, error))
         if self._context.observe is not None:
             self._context.observe(self._name, status.code_of(error))
 
 
-def _refusal(error: Exception) -> bytes:
+def _refusal(_call: Call, error: Exception) -> bytes:
     """Nothing but the status of an error; nearly every response has it as field 1."""
     return status.error_field(error)
 
 
-def _text_refusal(error: Exception) -> bytes:
+def _text_refusal(_call: Call, error: Exception) -> bytes:
     """The same for the one response (ChangeLogLevel's) whose field 1 is a text."""
     return bytes_field(1, status.message_of(error).encode())
+
+
+def _refusal_with_handle(call: Call, error: Exception) -> bytes:
+    """The status and, to a client that may come back, the handle it comes back with."""
+    refused = status.error_field(error)
+    if not isinstance(error, OverloadedError):
+        return refused
+    request = rpc.ChangeInvisibleDurationRequest.FromString(call.payload)
+    return refused + bytes_field(2, request.receipt_handle.encode())
+
+
+_REFUSALS: dict[str, Callable[[Call, Exception], bytes]] = {
+    "ChangeLogLevel": _text_refusal,
+    "ChangeInvisibleDuration": _refusal_with_handle,
+}
 
 
 def _unknown(call: Call) -> None:
