@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import ssl
-import statistics
 import subprocess
 import sys
 import time
