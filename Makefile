@@ -34,7 +34,7 @@ run: setup
 demo: setup
 	@$(BIN)/python examples/demo.py $(ARGS)
 
-check: $(MARK)-dev
+check: $(MARK)-dev gate
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python proto/generate.py --check && $(PYTEST) tests/test_tidy.py
 
 test: $(MARK)-dev gate
