@@ -253,9 +253,12 @@ class Shard:
     ) -> list[SetOffset]:
         """Where a group begins on the queues of a topic it has not begun on."""
         consumption = self.consumptions.of(group_id, topic.topic_id)
-        known = 0 if consumption is None else len(consumption.progress)
+        # Not always the first queues: a group may have committed an offset on any.
+        known = () if consumption is None else consumption.progress.keys()
         records = []
-        for queue_id in range(known, topic.topic.queues):
+        for queue_id in range(topic.topic.queues):
+            if queue_id in known:
+                continue
             queue = (topic.topic_id, queue_id)
             # A queue added under a group that reads the topic holds only news for it.
             offset = (

@@ -20,6 +20,9 @@ from cosmodrome_server.proxy.validate import MessageRules
 _NORMAL, _FIFO, _DELAY = MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY
 _LITE, _PRIORITY, _TRANSACTION = MessageType.LITE, MessageType.PRIORITY, MessageType.TRANSACTION
 
+# From 1970 to the end of 9999, where protobuf's timestamps end.
+LONGEST_S = 253_402_300_799
+
 # Fields of SystemProperties that only the server may fill.
 _SERVER_FIELDS: tuple[
     Literal[
@@ -53,6 +56,28 @@ def duration_ms(value: Duration) -> int:
 def timestamp_ms(value: Timestamp) -> int:
     """A time in milliseconds since the epoch, rounded down."""
     return value.seconds * 1000 + value.nanos // 1_000_000
+
+
+def kept_duration_ms(value: Duration, what: str) -> int:
+    """A duration that is kept and told again, so it must be one protobuf can say.
+
+    Raises:
+        BadRequest: It is negative or longer than `LONGEST_S`.
+    """
+    if not (0 <= value.seconds <= LONGEST_S and 0 <= value.nanos < 1_000_000_000):
+        raise BadRequest(f"{what} must be 0 to {LONGEST_S} seconds, with 0 to 999,999,999 nanos")
+    return duration_ms(value)
+
+
+def kept_timestamp_ms(value: Timestamp, what: str) -> int:
+    """A time that is kept and told again.
+
+    Raises:
+        BadRequest: It is before 1970 or more than `LONGEST_S` after.
+    """
+    if not (0 <= value.seconds <= LONGEST_S and 0 <= value.nanos < 1_000_000_000):
+        raise BadRequest(f"{what} must be a time from 1970 to 9999, with 0 to 999,999,999 nanos")
+    return timestamp_ms(value)
 
 
 def to_duration(milliseconds: int) -> Duration:

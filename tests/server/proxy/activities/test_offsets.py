@@ -171,3 +171,19 @@ def test_offsets_are_found_by_policy() -> None:
         assert (await ask(9)).status.code == pb.BAD_REQUEST
 
     run(scenario)
+
+
+def test_a_group_that_committed_on_one_queue_only_receives_from_all() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        first = await fill(world, 3)
+        committed = queue(queue_id=1)
+        at = rpc.UpdateOffsetRequest(group=resource("billing"), message_queue=committed)
+        if first == 1:
+            at.offset = 2
+        assert await world.code("UpdateOffset", at) == pb.OK
+        received = await world.receive()
+        assert len(received) == (1 if first == 1 else 3)
+        asked = rpc.GetOffsetRequest(group=resource("billing"), message_queue=committed)
+        assert (await world.call("GetOffset", asked)).offset == (3 if first == 1 else 0)
+
+    run(scenario)

@@ -11,12 +11,18 @@ from cosmodrome_server.model.group import (
     Group,
 )
 from cosmodrome_server.proxy.context import Context
-from cosmodrome_server.proxy.convert import duration_ms, timestamp_ms, to_duration, to_timestamp
+from cosmodrome_server.proxy.convert import (
+    kept_duration_ms,
+    kept_timestamp_ms,
+    to_duration,
+    to_timestamp,
+)
 from cosmodrome_server.proxy.front import Call
 from cosmodrome_server.proxy.status import OK_STATUS
 
 ATTEMPTS_MAX = 1000
 FACTOR_DEFAULT = 100
+MULTIPLIER_MAX = 1000
 
 
 def create_group(
@@ -42,7 +48,7 @@ def create_group(
         max_attempts=asked.max_attempts or defaults.max_attempts,
         backoff=_backoff(asked.retry_policy),
         consume_from=_consume_from(asked.consume_from),
-        consume_timestamp_ms=timestamp_ms(asked.consume_timestamp),
+        consume_timestamp_ms=kept_timestamp_ms(asked.consume_timestamp, "consume_timestamp"),
         is_consumable=not asked.paused,
         lite_bind_topic=asked.lite_bind_topic,
         priority_factor=factor,
@@ -92,14 +98,21 @@ def _backoff(policy: pb.RetryPolicy) -> Backoff:
     if kind is None:
         return CustomizedBackoff()
     if kind == "customized_backoff":
-        rests = tuple(map(duration_ms, policy.customized_backoff.next))
-        if not rests or min(rests) < 0:
-            raise BadRequest("customized_backoff needs at least one duration, none negative")
+        rests = tuple(
+            kept_duration_ms(rest, "each of customized_backoff")
+            for rest in policy.customized_backoff.next
+        )
+        if not rests:
+            raise BadRequest("customized_backoff needs at least one duration")
         return CustomizedBackoff(rests)
     asked = policy.exponential_backoff
-    initial_ms, max_ms = duration_ms(asked.initial), duration_ms(asked.max)
-    if not 0 < initial_ms <= max_ms or asked.multiplier < 1:
-        raise BadRequest("exponential_backoff needs 0 < initial <= max and multiplier >= 1")
+    initial_ms = kept_duration_ms(asked.initial, "exponential_backoff.initial")
+    max_ms = kept_duration_ms(asked.max, "exponential_backoff.max")
+    if not (0 < initial_ms <= max_ms and 1 <= asked.multiplier <= MULTIPLIER_MAX):
+        raise BadRequest(
+            "exponential_backoff needs 0 < initial <= max and a multiplier of 1 to "
+            f"{MULTIPLIER_MAX}, not {asked.multiplier}"
+        )
     return ExponentialBackoff(initial_ms, max_ms, asked.multiplier)
 
 

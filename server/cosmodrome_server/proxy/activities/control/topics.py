@@ -6,7 +6,7 @@ from cosmodrome_proto import control_pb2 as wire
 from cosmodrome_server.errors import BadRequest
 from cosmodrome_server.model.topic import Permission, Topic, TopicType
 from cosmodrome_server.proxy.context import Context
-from cosmodrome_server.proxy.convert import duration_ms, to_duration, to_timestamp
+from cosmodrome_server.proxy.convert import kept_duration_ms, to_duration, to_timestamp
 from cosmodrome_server.proxy.front import Call
 from cosmodrome_server.proxy.status import OK_STATUS
 
@@ -20,7 +20,8 @@ def create_topic(
 
     Raises:
         IllegalTopic: A name clients may not use.
-        BadRequest: A type, permission or number of queues that does not exist.
+        BadRequest: A type, permission or number of queues that does not exist, or a duration
+            that is negative.
     """
     asked = request.topic
     context.names.topic(asked.name)
@@ -31,8 +32,8 @@ def create_topic(
         topic_type=_member(TopicType, asked.type or TopicType.NORMAL),
         queues=asked.queues or context.config.topics.queues,
         permission=_member(Permission, asked.permission or Permission.READ_WRITE),
-        retention_ms=duration_ms(asked.retention),
-        lite_expiration_ms=duration_ms(asked.lite_expiration),
+        retention_ms=kept_duration_ms(asked.retention, "retention"),
+        lite_expiration_ms=kept_duration_ms(asked.lite_expiration, "lite_expiration"),
         created_ms=context.clock.now_ms(),
         attributes=dict(asked.attributes),
     )
