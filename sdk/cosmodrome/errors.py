@@ -34,7 +34,10 @@ Two questions every error answers: `is_retryable`, may the same call succeed lat
 unchanged; `maybe_stored`, may the broker have done it although it looks like a failure.
 """
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from cosmodrome.message import SendReceipt
 
 
 class CosmodromeError(Exception):
@@ -43,10 +46,15 @@ class CosmodromeError(Exception):
     Attributes:
         is_retryable: Whether the same call may succeed later, unchanged.
         maybe_stored: Whether the broker may have done it nevertheless.
+        attempts: Of a send: how the tries before this last one failed, in order.
+        receipt: Of a send that was stored although the broker could not keep the rest of its
+            promise (a replica or the disk was late): what it said of the message.
     """
 
     is_retryable: ClassVar[bool] = False
     maybe_stored: bool = False
+    attempts: "tuple[CosmodromeError, ...]" = ()
+    receipt: "SendReceipt | None" = None
 
 
 class ClientError(CosmodromeError):

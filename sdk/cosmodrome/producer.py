@@ -16,23 +16,24 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import chain
 from typing import Self, overload
 
 from cosmodrome._client.client import Client
 from cosmodrome._client.in_flight import InFlight
-from cosmodrome._client.sender import Outcome, QueueSelector, Sender
+from cosmodrome._client.outbox import Outbox
+from cosmodrome._client.sender import Outcome, QueueSelector, Sender, by_broker
 from cosmodrome._client.session import Command, Session
 from cosmodrome._core import convert, settings
 from cosmodrome._core.message_id import ForkSafeIds, NowSeconds
-from cosmodrome._core.route import RoundRobin
-from cosmodrome._core.send_queue import Bounds, SendQueue, Waiting
+from cosmodrome._core.route import RoundRobin, Route
+from cosmodrome._core.send_queue import Bounds
 from cosmodrome.builders import ProducerBuilder
 from cosmodrome.config import ClientConfiguration
 from cosmodrome.errors import (
     BadRequest,
     CosmodromeError,
     IllegalArgument,
-    NotRunning,
     PayloadTooLarge,
 )
 from cosmodrome.interceptors import HookContext, HookPoint, Interceptor
@@ -58,15 +59,6 @@ class Batching:
     messages: int = 64
     body_bytes: int = 1 << 20
     requests: int = 4
-
-
-@dataclass(slots=True)
-class _Ticket:
-    """A message under way: what is sent and who waits for it."""
-
-    wire: pb.Message
-    future: "asyncio.Future[SendReceipt]"
-    size: int
 
 
 class Producer(Client):
@@ -119,9 +111,8 @@ class Producer(Client):
         self._selector = queue_selector
         self._with_digest = with_digest
         self._told = settings.ProducerSettings()
-        self._queues: dict[str, SendQueue[_Ticket]] = {}
-        self._idle: list[asyncio.Future[None]] = []
         self._sender: Sender
+        self._outbox: Outbox
 
     @classmethod
     def builder(cls) -> "ProducerBuilder[Self]":
@@ -167,7 +158,7 @@ class Producer(Client):
         size = len(wire.body)
         if not self._in_flight.try_take(size):
             await self._in_flight.take(size)
-        return await self._enqueue(message, wire, size)
+        return await self._outbox.add(message, wire, size)
 
     def send_nowait(self, message: Message) -> "asyncio.Future[SendReceipt]":
         """Begin to send one message; the future has the receipt.
@@ -180,14 +171,11 @@ class Producer(Client):
         wire = self._encode(message)
         size = len(wire.body)
         self._in_flight.take_now(size)
-        return self._enqueue(message, wire, size)
+        return self._outbox.add(message, wire, size)
 
     async def flush(self) -> None:
         """Wait until nothing is under way."""
-        while any(not queue.is_idle for queue in self._queues.values()):
-            waiter = asyncio.get_running_loop().create_future()
-            self._idle.append(waiter)
-            await waiter
+        await self._outbox.flush()
 
     async def recall(self, topic: str, recall_handle: str) -> str:
         """Take back a message before its delivery time; returns its id.
@@ -243,62 +231,30 @@ class Producer(Client):
             )
         return wire
 
-    def _enqueue(
-        self, message: Message, wire: pb.Message, size: int
-    ) -> "asyncio.Future[SendReceipt]":
-        future: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
-        queue = self._queues.get(message.topic)
-        if queue is None:
-            bounds = Bounds(
-                self._batching.messages, self._batching.body_bytes, self._batching.requests
-            )
-            queue = self._queues[message.topic] = SendQueue(bounds)
-        ticket = _Ticket(wire, future, size)
-        queue.add(Waiting(ticket, message.message_type, message.message_group, size))
-        # At the end of this turn of the loop: sends begun together go together.
-        if len(queue) == 1:
-            asyncio.get_running_loop().call_soon(self._pump, message.topic, queue)
-        return future
-
-    def _pump(self, topic: str, queue: SendQueue[_Ticket]) -> None:
-        while batch := queue.take():
-            self._tasks.spawn(self._send_batch(topic, queue, batch), f"send {topic}")
-
-    async def _send_batch(
-        self, topic: str, queue: SendQueue[_Ticket], batch: list[Waiting[_Ticket]]
-    ) -> None:
-        results: list[Outcome] = [NotRunning("the producer was closed")] * len(batch)
-        try:
-            results = await self._exchange(topic, batch[0].kind, [w.ticket.wire for w in batch])
-            if len(batch) > 1:
-                self._learn(queue, results)
-        finally:
-            queue.done(batch)
-            for waiting, outcome in zip(batch, results, strict=True):
-                self._in_flight.give(waiting.ticket.size)
-                _settle(waiting.ticket.future, outcome)
-            self._pump(topic, queue)
-            if self._idle and queue.is_idle:
-                self._wake_idle()
-
     async def _exchange(
         self, topic: str, kind: MessageType, wires: list[pb.Message]
     ) -> list[Outcome]:
         try:
-            await self._know(topic, kind)
-            return await self._sender.send(topic, wires)
+            found = await self._know(topic, kind)
+            if kind is not MessageType.FIFO:
+                return await self._sender.send(topic, wires)
+            return await self._exchange_ordered(topic, found, wires)
         except CosmodromeError as error:
             return [error] * len(wires)
 
-    def _learn(self, queue: SendQueue[_Ticket], results: list[Outcome]) -> None:
-        """See whether the broker answers batches message by message, and act on it."""
-        receipts = [r for r in results if isinstance(r, SendReceipt)]
-        if receipts and all(r.queue_offset == -1 for r in receipts):
-            queue.batches_normal = queue.batches_fifo = False
-        elif receipts:
-            queue.batches_fifo = True
+    async def _exchange_ordered(
+        self, topic: str, found: Route, wires: list[pb.Message]
+    ) -> list[Outcome]:
+        parts = by_broker(found, wires)
+        if len(parts) == 1:
+            return await self._sender.send(topic, wires)
+        sent = await asyncio.gather(
+            *(self._sender.send(topic, [wires[index] for index in part]) for part in parts)
+        )
+        by_index = dict(zip(chain(*parts), chain(*sent), strict=True))
+        return [by_index[index] for index in range(len(wires))]
 
-    async def _know(self, topic: str, kind: MessageType) -> None:
+    async def _know(self, topic: str, kind: MessageType) -> Route:
         """Have the topic's route and sessions, tell the broker we publish it, check its type."""
         route = self._routes.get(topic)
         if route is None:
@@ -312,6 +268,7 @@ class Producer(Client):
             if accepted and kind not in accepted:
                 names = ", ".join(sorted(one.name for one in accepted))
                 raise IllegalArgument(f"topic {topic} takes {names}, not {kind.name}")
+        return route
 
     async def _send_together(self, messages: Sequence[Message]) -> list[SendReceipt]:
         if not messages:
@@ -342,7 +299,7 @@ class Producer(Client):
         size = len(wire.body)
         await self._in_flight.take(size)
         try:
-            context.result = await self._enqueue(replaced, wire, size)
+            context.result = await self._outbox.add(replaced, wire, size)
         except BaseException as error:
             context.error = error
             raise
@@ -453,6 +410,8 @@ class Producer(Client):
     async def _on_started(self) -> None:
         timeout_s = self._configuration.request_timeout_s
         self._born_host = self._client_id.partition("@")[0]
+        bounds = Bounds(self._batching.messages, self._batching.body_bytes, self._batching.requests)
+        self._outbox = Outbox(bounds, self._in_flight, self._tasks, self._exchange)
         self._sender = Sender(
             rpc=self._rpc,
             isolation=self._isolation,
@@ -477,18 +436,4 @@ class Producer(Client):
                 await self.flush()
         except TimeoutError:
             _log.warning("closed with %d messages under way", self._in_flight.messages)
-
-    def _wake_idle(self) -> None:
-        waiters, self._idle = self._idle, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-
-def _settle(future: "asyncio.Future[SendReceipt]", outcome: Outcome) -> None:
-    if future.done():  # cancelled by its caller
-        return
-    if isinstance(outcome, SendReceipt):
-        future.set_result(outcome)
-    else:
-        future.set_exception(outcome)
+        self._outbox.close()

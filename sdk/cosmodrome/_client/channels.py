@@ -17,10 +17,10 @@ from cosmodrome._core.endpoints import Endpoints
 from cosmodrome.config import Tls
 from cosmodrome.errors import ConfigurationError, ConnectionFailed
 
-# The reference pings every 300 s; 60 s find a dead connection before a receive's deadline
-# has passed three times. Brokers of ours tolerate pings every 10 s.
+# As the reference pings: its brokers close connections that ping more often than every 5 minutes.
+# Dead connections are found by heartbeats.
 _OPTIONS: tuple[tuple[str, int | str], ...] = (
-    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_time_ms", 300_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
@@ -74,10 +74,15 @@ async def give_back(channel: Channel, tls: Tls | None) -> None:
     """Return a channel; the last user closes it."""
     channel.users -= 1
     if channel.users == 0:
-        pool = _pools.get(asyncio.get_running_loop(), {})
-        if pool.get((channel.endpoints, tls)) is channel:
-            del pool[channel.endpoints, tls]
+        retire(channel, tls)
         await channel.channel.close(None)
+
+
+def retire(channel: Channel, tls: Tls | None) -> None:
+    """Let nobody borrow a channel any more: it hangs. Its users still give it back."""
+    pool = _pools.get(asyncio.get_running_loop(), {})
+    if pool.get((channel.endpoints, tls)) is channel:
+        del pool[channel.endpoints, tls]
 
 
 async def _open(endpoints: Endpoints, tls: Tls | None) -> grpc.aio.Channel:

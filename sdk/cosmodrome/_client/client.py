@@ -23,7 +23,7 @@ from typing import Self
 from cosmodrome._client import diagnostics
 from cosmodrome._client.rpc import Rpc
 from cosmodrome._client.session import Command, Session
-from cosmodrome._client.tasks import Tasks
+from cosmodrome._client.tasks import Tasks, end
 from cosmodrome._core import endpoints as endpoint_text
 from cosmodrome._core.endpoints import Endpoints
 from cosmodrome._core.isolation import Isolation
@@ -34,7 +34,6 @@ from cosmodrome.errors import (
     DeadlineExceeded,
     NotRunning,
     TransportError,
-    UnrecognizedClientType,
 )
 from cosmodrome.interceptors import Interceptor, Interceptors
 from cosmodrome_proto import definition_pb2 as pb
@@ -91,6 +90,7 @@ class Client(ABC):
         self._routes: dict[str, Route] = {}
         self._route_locks: dict[str, asyncio.Lock] = {}
         self._sessions: dict[Endpoints, Session] = {}
+        self._session_tasks: dict[Endpoints, asyncio.Task[None]] = {}
         self._missed: dict[Endpoints, int] = {}
         self._rpc: Rpc
         self._tasks: Tasks
@@ -116,10 +116,12 @@ class Client(ABC):
             raise NotRunning(f"the client was started before; it is {self._state.value}")
         self._state = State.STARTING
         self._tasks = Tasks()
-        self._rpc = Rpc(self._configuration, self._client_id)
+        self._rpc = Rpc(self._configuration, self._client_id, self._lost_settings)
         try:
             await self._connect()
             await self._on_started()
+            if self._state is not State.STARTING:
+                raise NotRunning("the client was closed while it started")
         except BaseException:
             await self._release()
             raise
@@ -131,6 +133,9 @@ class Client(ABC):
         if self._state in (State.CLOSING, State.CLOSED, State.CREATED):
             if self._state is State.CREATED:
                 self._state = State.CLOSED
+            return
+        if self._state is State.STARTING:
+            await self._release()
             return
         self._state = State.CLOSING
         try:
@@ -286,8 +291,26 @@ class Client(ABC):
             on_command=self._on_command,
         )
         self._sessions[endpoints] = session
-        self._tasks.spawn(session.run(), f"session {endpoints}")
+        task = self._tasks.spawn(session.run(), f"session {endpoints}")
+        if task is not None:
+            self._session_tasks[endpoints] = task
         return session
+
+    async def _close_session(self, endpoints: Endpoints) -> None:
+        """Of a broker that no route names any more."""
+        del self._sessions[endpoints]
+        self._missed.pop(endpoints, None)
+        self._isolation.forget(endpoints)
+        task = self._session_tasks.pop(endpoints, None)
+        if task is not None:
+            await end([task])
+        await self._rpc.forget(endpoints)
+
+    def _lost_settings(self, endpoints: Endpoints) -> None:
+        """A broker does not know this client (it was replaced, say): tell it again at once."""
+        session = self._sessions.get(endpoints)
+        if session is not None:
+            self._tasks.spawn(session.sync(), f"settings to {endpoints}")
 
     async def _sync(self) -> None:
         for session in list(self._sessions.values()):
@@ -307,19 +330,19 @@ class Client(ABC):
             await asyncio.sleep(period_s)
 
     async def _beat(self) -> None:
-        for endpoints in list(self._sessions):
-            try:
-                answer = await self._rpc.call(endpoints, "Heartbeat", self._heartbeat_request())
-                answer.check()
-            except UnrecognizedClientType:
-                await self._sessions[endpoints].sync()
-            except TransportError as error:
-                await self._missed_beat(endpoints, error)
-                continue
-            except CosmodromeError as error:
-                _log.info("heartbeat to %s: %s", endpoints, error)
-            self._missed.pop(endpoints, None)
-            self._isolation.alive(endpoints)
+        await asyncio.gather(*(self._beat_one(endpoints) for endpoints in list(self._sessions)))
+
+    async def _beat_one(self, endpoints: Endpoints) -> None:
+        try:
+            answer = await self._rpc.call(endpoints, "Heartbeat", self._heartbeat_request())
+            answer.check()
+        except TransportError as error:
+            await self._missed_beat(endpoints, error)
+            return
+        except CosmodromeError as error:
+            _log.info("heartbeat to %s: %s", endpoints, error)
+        self._missed.pop(endpoints, None)
+        self._isolation.alive(endpoints)
 
     async def _missed_beat(self, endpoints: Endpoints, error: TransportError) -> None:
         missed = self._missed[endpoints] = self._missed.get(endpoints, 0) + 1
@@ -327,7 +350,9 @@ class Client(ABC):
         if missed >= DEAD_HEARTBEATS:
             self._missed[endpoints] = 0
             await self._rpc.forget(endpoints)
-            self._sessions[endpoints].reopen()
+            session = self._sessions.get(endpoints)
+            if session is not None:
+                session.reopen()
 
     async def _refresh(self) -> None:
         for topic in list(self._routes):
@@ -339,19 +364,27 @@ class Client(ABC):
             for endpoints in route.endpoints:
                 if endpoints not in self._sessions:
                     self._open_session(endpoints)
+        named = {endpoints for route in self._routes.values() for endpoints in route.endpoints}
+        if named:
+            for endpoints in [one for one in self._sessions if one not in named]:
+                await self._close_session(endpoints)
 
     # Stopping.
 
     async def _say_goodbye(self) -> None:
-        request = self._termination_request()
-        for endpoints, session in list(self._sessions.items()):
-            if session.is_settled:
-                try:
-                    await self._rpc.call(endpoints, "NotifyClientTermination", request)
-                except CosmodromeError as error:
-                    _log.debug("goodbye to %s: %s", endpoints, error)
+        settled = [where for where, session in self._sessions.items() if session.is_settled]
+        await asyncio.gather(*(self._say_goodbye_to(endpoints) for endpoints in settled))
+
+    async def _say_goodbye_to(self, endpoints: Endpoints) -> None:
+        try:
+            request = self._termination_request()
+            await self._rpc.call(endpoints, "NotifyClientTermination", request)
+        except CosmodromeError as error:
+            _log.debug("goodbye to %s: %s", endpoints, error)
 
     async def _release(self) -> None:
         self._state = State.CLOSED
         await self._tasks.close()
+        # An ended task keeps the stack that cancelled it, and with it its stream and channel.
+        self._session_tasks.clear()
         await self._rpc.close()

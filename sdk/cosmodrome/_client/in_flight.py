@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 
-from cosmodrome.errors import BufferFull
+from cosmodrome.errors import BufferFull, NotRunning
 
 
 class InFlight:
@@ -15,6 +15,7 @@ class InFlight:
         self._messages = 0
         self._bytes = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._is_closed = False
 
     @property
     def messages(self) -> int:
@@ -30,15 +31,21 @@ class InFlight:
         return True
 
     async def take(self, size: int) -> None:
-        """Take room, waiting for it."""
+        """Take room, waiting for it.
+
+        Raises:
+            NotRunning: The producer was closed meanwhile.
+        """
         if self.try_take(size):
             return
+        if self._is_closed:
+            raise NotRunning("the producer was closed")
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((size, waiter))
         try:
             await waiter
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self.give(size)  # it was granted just before
             raise
 
@@ -69,6 +76,14 @@ class InFlight:
             self._messages += 1
             self._bytes += wanted
             waiter.set_result(None)
+
+    def close(self) -> None:
+        """Nobody gets room any more; those who wait are told."""
+        self._is_closed = True
+        while self._waiters:
+            _, waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_exception(NotRunning("the producer was closed"))
 
     def _fits(self, size: int) -> bool:
         # A message larger than the bound goes alone rather than never.

@@ -87,13 +87,16 @@ class Reader:
     async def _pull(self, rpc_: Rpc, request: rpc.PullMessageRequest, timeout_s: float) -> Pulled:
         pulled = Pulled()
         endpoints = self.queue.endpoints
-        frames = rpc_.stream(endpoints, "PullMessage", request, timeout_s=timeout_s)
-        async for frame in frames:
+        where = str(endpoints)
+
+        def take(frame: rpc.PullMessageResponse) -> None:
             kind = frame.WhichOneof("content")
             if kind == "message":
-                pulled.messages.append(convert.view(frame.message, str(endpoints)))
+                pulled.messages.append(convert.view(frame.message, where))
             elif kind == "next_offset":
                 pulled.next_offset = frame.next_offset
             elif frame.status.code != pb.MESSAGE_NOT_FOUND:
-                pulled.failure = status.error_of(frame.status, endpoint=str(endpoints))
+                pulled.failure = status.error_of(frame.status, endpoint=where)
+
+        await rpc_.stream(endpoints, "PullMessage", request, take, timeout_s=timeout_s)
         return pulled

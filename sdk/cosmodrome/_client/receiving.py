@@ -6,7 +6,13 @@ from dataclasses import dataclass, field
 from cosmodrome._client.rpc import Rpc
 from cosmodrome._core import convert, status
 from cosmodrome._core.endpoints import Endpoints
-from cosmodrome.errors import MessageNotFound
+from cosmodrome.errors import (
+    CosmodromeError,
+    MessageNotFound,
+    StatusError,
+    TransportError,
+    UnrecognizedClientType,
+)
 from cosmodrome.message import MessageView
 from cosmodrome_proto import service_pb2 as rpc
 
@@ -35,24 +41,37 @@ async def receive(
         StatusError: The broker refused.
         TransportError: The stream broke before a message came.
     """
-    received = Received()
-    failure: Exception | None = None
-    where = str(endpoints)
-    frames = rpc_.stream(endpoints, "ReceiveMessage", request, timeout_s=timeout_s)
+    incoming = _Incoming(str(endpoints))
+    failure: CosmodromeError | None = None
     try:
-        async for frame in frames:
-            kind = frame.WhichOneof("content")
-            if kind == "message":
-                received.messages.append(convert.view(frame.message, where))
-            elif kind == "status":
-                error = status.error_of(frame.status, endpoint=where)
-                if error is not None and not isinstance(error, MessageNotFound):
-                    failure = error
-            elif kind == "delivery_timestamp":
-                sent_ms = frame.delivery_timestamp.ToMilliseconds()
-                received.transport_ms = time.time_ns() / 1e6 - sent_ms
-    except Exception as error:
+        await rpc_.stream(endpoints, "ReceiveMessage", request, incoming.take, timeout_s=timeout_s)
+    except TransportError as error:
         failure = error
-    if failure is not None and not received.messages:
+    failure = failure or incoming.refusal
+    if isinstance(failure, UnrecognizedClientType):
+        rpc_.lost_settings(endpoints)
+    if failure is not None and not incoming.received.messages:
         raise failure
-    return received
+    return incoming.received
+
+
+@dataclass(slots=True)
+class _Incoming:
+    """Sorts the frames of one receive."""
+
+    endpoint: str
+    received: Received = field(default_factory=Received)
+    refusal: StatusError | None = None
+
+    def take(self, frame: rpc.ReceiveMessageResponse) -> None:
+        """One frame."""
+        kind = frame.WhichOneof("content")
+        if kind == "message":
+            self.received.messages.append(convert.view(frame.message, self.endpoint))
+        elif kind == "status":
+            error = status.error_of(frame.status, endpoint=self.endpoint)
+            if error is not None and not isinstance(error, MessageNotFound):
+                self.refusal = error
+        elif kind == "delivery_timestamp":
+            sent_ms = frame.delivery_timestamp.ToMilliseconds()
+            self.received.transport_ms = time.time_ns() / 1e6 - sent_ms

@@ -1,7 +1,7 @@
 """Calls: metadata, deadlines, and the one place where gRPC's errors become ours."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
@@ -12,18 +12,21 @@ from google.protobuf.message import Message
 
 from cosmodrome._client import channels
 from cosmodrome._client.channels import Channel
+from cosmodrome._client.tasks import is_cancelled
 from cosmodrome._core import status
 from cosmodrome._core.endpoints import Endpoints
 from cosmodrome._core.signature import Identity, Metadata, signed
 from cosmodrome.config import ClientConfiguration
 from cosmodrome.errors import ConnectionFailed, CosmodromeError, DeadlineExceeded, TransportError
 from cosmodrome_proto import Method, methods
+from cosmodrome_proto import definition_pb2 as nouns
 from cosmodrome_proto import service_pb2 as pb
 
 METHODS: dict[str, Method] = {
     method.name: method for method in methods("apache.rocketmq.v2.MessagingService")
 }
 Response = TypeVar("Response", bound=Message)
+_EOF = grpc.aio.EOF  # type: ignore[attr-defined]  # grpc-stubs lack it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +52,26 @@ class Answer:
 
 
 class Rpc:
-    """The calls of one client."""
+    """The calls of one client.
 
-    def __init__(self, configuration: ClientConfiguration, client_id: str) -> None:
+    Args:
+        configuration: The client's.
+        client_id: Goes into every call's metadata.
+        on_lost_settings: Told of a broker that does not know the client any more.
+    """
+
+    def __init__(
+        self,
+        configuration: ClientConfiguration,
+        client_id: str,
+        on_lost_settings: Callable[[Endpoints], None] = lambda _: None,
+    ) -> None:
         self._configuration = configuration
         self._credentials = configuration.provider
         self._fixed = Identity(client_id, configuration.namespace).fixed()
         self._channels: dict[Endpoints, Channel] = {}
         self._opening = asyncio.Lock()
+        self._on_lost_settings = on_lost_settings
 
     async def close(self) -> None:
         """Give every channel back."""
@@ -65,9 +80,13 @@ class Rpc:
             await channels.give_back(channel, self._configuration.tls)
 
     async def forget(self, endpoints: Endpoints) -> None:
-        """Drop the channel to endpoints that are of no use any more, or hang."""
+        """Drop the channel to endpoints that are of no use any more, or hang.
+
+        Calls under way on it fail; other clients that share it keep it until they give it up.
+        """
         channel = self._channels.pop(endpoints, None)
         if channel is not None:
+            channels.retire(channel, self._configuration.tls)
             await channels.give_back(channel, self._configuration.tls)
 
     def headers(self) -> tuple[Metadata, str]:
@@ -109,13 +128,25 @@ class Rpc:
         except grpc.aio.AioRpcError as error:
             raise translated(error, name, endpoints, request_id) from error
         except grpc.aio.UsageError as error:
-            raise ConnectionFailed(f"{name}: channel closed", endpoint=str(endpoints)) from error
+            raise _closed(name, endpoints) from error
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            raise _closed(name, endpoints) from error
+        if response.status.code == nouns.UNRECOGNIZED_CLIENT_TYPE:
+            self._on_lost_settings(endpoints)
         return Answer(response, str(endpoints), request_id)
 
     async def stream(
-        self, endpoints: Endpoints, name: str, request: Message, *, timeout_s: float
-    ) -> AsyncIterator[Any]:
-        """The messages of one server stream; leaving the iteration cancels it.
+        self,
+        endpoints: Endpoints,
+        name: str,
+        request: Message,
+        take: Callable[[Any], None],
+        *,
+        timeout_s: float,
+    ) -> None:
+        """Hand every message of one server stream to `take`, until the stream ends.
 
         Raises:
             TransportError: The stream broke.
@@ -125,12 +156,23 @@ class Rpc:
         metadata, request_id = self.headers()
         call = cast("Any", make)(request, timeout=timeout_s, metadata=metadata)
         try:
-            async for message in call:
-                yield message
+            # Not `async for`: its generator costs as much again as the read.
+            while (message := await call.read()) is not _EOF:
+                take(message)
         except grpc.aio.AioRpcError as error:
             raise translated(error, name, endpoints, request_id) from error
+        except grpc.aio.UsageError as error:
+            raise _closed(name, endpoints) from error
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            raise _closed(name, endpoints) from error
         finally:
             call.cancel()
+
+    def lost_settings(self, endpoints: Endpoints) -> None:
+        """A stream said that the broker does not know the client any more."""
+        self._on_lost_settings(endpoints)
 
     async def telemetry(
         self, endpoints: Endpoints
@@ -166,6 +208,10 @@ def translated(
         kind = DeadlineExceeded
     words = f"{name} at {endpoints}: {error.code().name.lower()}: {error.details()}"
     return kind(words, endpoint=str(endpoints), request_id=request_id)
+
+
+def _closed(name: str, endpoints: Endpoints) -> ConnectionFailed:
+    return ConnectionFailed(f"{name} at {endpoints}: channel closed", endpoint=str(endpoints))
 
 
 def _unary(channel: Channel, name: str) -> object:

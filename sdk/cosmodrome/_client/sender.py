@@ -13,17 +13,19 @@ from dataclasses import dataclass
 
 from cosmodrome._client.rpc import Answer, Rpc
 from cosmodrome._core import convert, route, status
+from cosmodrome._core.endpoints import Endpoints
 from cosmodrome._core.isolation import Isolation
 from cosmodrome._core.retry import RetryPolicy
 from cosmodrome._core.route import MessageQueue, RoundRobin, Route
 from cosmodrome.errors import (
     CosmodromeError,
+    DeadlineExceeded,
     InternalError,
-    NotFound,
     StatusError,
     TooManyRequests,
     TopicNotFound,
     TransportError,
+    UnrecognizedClientType,
 )
 from cosmodrome.message import SendReceipt
 from cosmodrome_proto import definition_pb2 as pb
@@ -50,34 +52,33 @@ class Sender:
 
     async def send(self, topic: str, messages: list[pb.Message]) -> list[Outcome]:
         """One outcome per message, in order. Never raises a CosmodromeError."""
-        ends = _now_s() + self.deadline_s
-        tried_fresh_route = False
-        failure: CosmodromeError = NotFound(f"topic {topic} has no queue that takes messages")
-        maybe_stored = False
+        state = _Sending(topic, messages, _now_s() + self.deadline_s)
         attempt = 0
-        while attempt < self.max_attempts:
+        while attempt < self.max_attempts and state.left and _now_s() < state.ends_s:
             attempt += 1
-            left_s = ends - _now_s()
-            if left_s <= 0:
-                break
             try:
-                candidates = self._candidates(await self.find_route(topic), messages)
+                candidates = self._candidates(await self.find_route(topic), state.left_messages())
                 queue = candidates[(attempt - 1) % len(candidates)]
-                return await self._attempt(queue, topic, messages, left_s)
+                answered = await self._attempt(queue, state)
+                if isinstance(answered[0], TopicNotFound):
+                    raise answered[0]
+                state.take(answered)
+                failure = state.failure
             except TopicNotFound as error:
-                failure = error
-                if tried_fresh_route or not await self._has_fresh_route(topic):
+                state.fail(error)
+                if state.has_fresh_route or not await self._has_fresh_route(topic):
                     break
-                tried_fresh_route = True
+                state.has_fresh_route = True
                 attempt -= 1
+                continue
             except CosmodromeError as error:
+                state.fail(error)
                 failure = error
-                maybe_stored = maybe_stored or error.maybe_stored
-                if not error.is_retryable or attempt == self.max_attempts:
-                    break
-                await self._rest(error, attempt, ends)
-        failure.maybe_stored = maybe_stored or failure.maybe_stored
-        return [failure] * len(messages)
+            if failure is None or not failure.is_retryable:
+                break
+            if attempt < self.max_attempts:
+                await self._rest(failure, attempt, state.ends_s)
+        return state.outcomes()
 
     def _candidates(self, found: Route, messages: list[pb.Message]) -> list[MessageQueue]:
         writable = found.writable
@@ -89,25 +90,30 @@ class Sender:
         isolated = self.isolation.isolated(_now_ms())
         return self.round_robin.candidates(writable, self.max_attempts, isolated)
 
-    async def _attempt(
-        self, queue: MessageQueue, topic: str, messages: list[pb.Message], left_s: float
-    ) -> list[Outcome]:
+    async def _attempt(self, queue: MessageQueue, state: "_Sending") -> list[Outcome]:
+        messages = state.left_messages()
         for message in messages:
             message.system_properties.queue_id = queue.queue_id
+        if len(messages) > 1 and messages[0].system_properties.message_group:
+            # Each its own queue; all are of one broker, see `by_broker`.
+            writable = (await self.find_route(state.topic)).writable
+            for message in messages:
+                group = message.system_properties.message_group
+                message.system_properties.queue_id = route.queue_for_group(writable, group).queue_id
         started = _now_s()
         try:
             answer = await self.rpc.call(
                 queue.endpoints,
                 "SendMessage",
                 rpc.SendMessageRequest(messages=messages),
-                timeout_s=min(left_s, self.request_timeout_s),
+                timeout_s=max(0.001, min(state.ends_s - started, self.request_timeout_s)),
             )
         except TransportError:
             self.isolation.failed(queue.endpoints)
             raise
         latency_ms = (_now_s() - started) * 1000
         self.isolation.answered(queue.endpoints, latency_ms, _now_ms())
-        return outcomes(answer, topic, messages)
+        return outcomes(answer, state.topic, messages)
 
     async def _has_fresh_route(self, topic: str) -> bool:
         try:
@@ -117,9 +123,79 @@ class Sender:
         return True
 
     async def _rest(self, error: CosmodromeError, attempt: int, ends: float) -> None:
-        if isinstance(error, TooManyRequests):
+        # A broker that lost our settings is told them again at once; that takes a moment, too.
+        if isinstance(error, TooManyRequests | UnrecognizedClientType):
             rest_s = self.policy().delay_ms(attempt) / 1000
             await asyncio.sleep(min(rest_s, max(0.0, ends - _now_s())))
+
+
+def by_broker(found: Route, messages: list[pb.Message]) -> list[list[int]]:
+    """Indexes of messages with a group that may share a request: those of one broker."""
+    if len(messages) == 1 or len(found.endpoints) < 2:
+        return [list(range(len(messages)))]
+    parts: dict[Endpoints, list[int]] = {}
+    for index, message in enumerate(messages):
+        group = message.system_properties.message_group
+        queue = route.queue_for_group(found.writable, group)
+        parts.setdefault(queue.endpoints, []).append(index)
+    return list(parts.values())
+
+
+class _Sending:
+    """The messages of one send: what is known of each, and which are still to be tried.
+
+    A message of a group is tried again only while none behind it in the group is stored: else it
+    would come after it.
+    """
+
+    def __init__(self, topic: str, messages: list[pb.Message], ends_s: float) -> None:
+        self.topic = topic
+        self.ends_s = ends_s
+        self.has_fresh_route = False
+        self.failure: CosmodromeError | None = None
+        self.left = list(range(len(messages)))
+        self._messages = messages
+        self._known: list[Outcome | None] = [None] * len(messages)
+
+    def left_messages(self) -> list[pb.Message]:
+        """Those that are still to be tried."""
+        if len(self.left) == len(self._messages):
+            return self._messages
+        return [self._messages[index] for index in self.left]
+
+    def fail(self, error: CosmodromeError) -> None:
+        """A try failed for all."""
+        for index in self.left:
+            self._note(index, error)
+
+    def take(self, outcomes: list[Outcome]) -> None:
+        """A try was answered message by message; those that may be tried again stay left."""
+        again: list[int] = []
+        stored_groups: set[str] = set()
+        self.failure = None
+        for index, outcome in zip(reversed(self.left), reversed(outcomes), strict=True):
+            group = self._messages[index].system_properties.message_group
+            if isinstance(outcome, SendReceipt):
+                self._known[index] = outcome
+                stored_groups.add(group)
+                continue
+            self._note(index, outcome)
+            if outcome.is_retryable and not (group and group in stored_groups):
+                again.append(index)
+                self.failure = outcome
+        self.left = again[::-1]
+
+    def outcomes(self) -> list[Outcome]:
+        """What came of each message."""
+        unsent = DeadlineExceeded(f"{self.topic}: no time was left for a try")
+        return [outcome or unsent for outcome in self._known]
+
+    def _note(self, index: int, error: CosmodromeError) -> None:
+        before = self._known[index]
+        if isinstance(before, CosmodromeError) and before is not error:
+            error.attempts = (*before.attempts, before)
+            error.maybe_stored = error.maybe_stored or before.maybe_stored
+        self._known[index] = error
 
 
 def outcomes(answer: Answer, topic: str, messages: list[pb.Message]) -> list[Outcome]:
@@ -138,9 +214,7 @@ def outcomes(answer: Answer, topic: str, messages: list[pb.Message]) -> list[Out
             response.status, endpoint=answer.endpoint, request_id=answer.request_id
         )
         raise error or InternalError("the broker answered a send with no entry")
-    if len(messages) == 1 and len(entries) == 1:
-        _raise_if_refused(answer, entries[0])
-    elif len(entries) < len(messages):
+    if len(entries) < len(messages):
         _raise_if_refused(answer, entries[0])
         return [_unplaced(message, topic, answer.endpoint) for message in messages]
     return [
@@ -163,10 +237,12 @@ def _outcome(
     entry: rpc.SendResultEntry, message: pb.Message, topic: str, answer: Answer
 ) -> Outcome:
     error = _error(entry, answer)
-    if error is not None:
-        return error
     message_id = message.system_properties.message_id
-    return convert.receipt(entry, topic, message_id, answer.endpoint)
+    if error is None:
+        return convert.receipt(entry, topic, message_id, answer.endpoint)
+    if error.code in status.STORED_CODES:
+        error.receipt = convert.receipt(entry, topic, message_id, answer.endpoint)
+    return error
 
 
 def _unplaced(message: pb.Message, topic: str, endpoint: str) -> SendReceipt:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 import grpc.aio
 
 from cosmodrome._client.rpc import Rpc
+from cosmodrome._client.tasks import is_cancelled
 from cosmodrome._core import status
 from cosmodrome._core.endpoints import Endpoints
 from cosmodrome.errors import CosmodromeError
@@ -22,6 +23,7 @@ from cosmodrome_proto import service_pb2 as rpc
 
 _log = logging.getLogger("cosmodrome")
 REOPEN_S = 1.0
+WRITE_S = 3.0
 Command = rpc.TelemetryCommand
 
 
@@ -53,6 +55,7 @@ class Session:
         self._stream: grpc.aio.StreamStreamCall[Command, Command] | None = None
         self._settled = asyncio.Event()
         self._again = asyncio.Event()
+        self._writing = asyncio.Lock()  # gRPC takes one write of a stream at a time
         self.failure: CosmodromeError | None = None
 
     @property
@@ -69,6 +72,10 @@ class Session:
         while True:
             try:
                 await self._one_stream()
+            except asyncio.CancelledError:
+                if is_cancelled():
+                    raise
+                # Only the stream was, by `reopen`: gRPC says it in the same words.
             except CosmodromeError as error:
                 self.failure = error
                 _log.debug("telemetry with %s: %s", self.endpoints, error)
@@ -90,17 +97,28 @@ class Session:
         await self.send(Command(settings=self._settings()))
 
     async def send(self, command: Command) -> None:
-        """Write a command; a stream that breaks under it is reopened by `run`."""
-        stream = self._stream
-        if stream is not None:
-            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                await stream.write(command)
+        """Write a command, for `WRITE_S` at most.
+
+        A stream that breaks under it is reopened by `run`, one that takes nothing any more here.
+        """
+        try:
+            async with asyncio.timeout(WRITE_S), self._writing:
+                if self._stream is not None:
+                    await self._stream.write(command)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return
+        except TimeoutError:
+            self.reopen()
+        except asyncio.CancelledError:
+            if is_cancelled():
+                raise
 
     async def _one_stream(self) -> None:
         stream = await self._rpc.telemetry(self.endpoints)
         self._stream = stream
         try:
-            await stream.write(Command(settings=self._settings()))
+            async with self._writing:
+                await stream.write(Command(settings=self._settings()))
             while True:
                 command = await stream.read()
                 if not isinstance(command, Command):

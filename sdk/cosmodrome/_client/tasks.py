@@ -21,14 +21,15 @@ class Tasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Run `work` until it ends or the client closes."""
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None] | None":
+        """Run `work` until it ends or the client closes; None when it is closed already."""
         if self._is_closed:
             work.close()
-            return
+            return None
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -51,3 +52,12 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
         task.cancel()
     if unfinished:
         await asyncio.wait(unfinished)
+
+
+def is_cancelled() -> bool:
+    """Whether somebody cancelled the running task.
+
+    gRPC raises CancelledError for a call that was cancelled under the task, too.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

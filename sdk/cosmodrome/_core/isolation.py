@@ -40,6 +40,10 @@ class Isolation:
         if self._until.get(endpoints) == FOREVER:
             del self._until[endpoints]
 
+    def forget(self, endpoints: Endpoints) -> None:
+        """They are gone."""
+        self._until.pop(endpoints, None)
+
     def isolated(self, now_ms: int) -> frozenset[Endpoints]:
         """Whom to pass over now."""
         if not self._until:

@@ -47,7 +47,9 @@ class ProcessQueue:
     is_dropped: bool = False
     active_s: float = 0.0
     full_s: float = float("-inf")
-    _messages: dict[str, MessageView] = field(default_factory=dict)
+    # By identity: two deliveries of one message may be here at once.
+    _messages: dict[int, MessageView] = field(default_factory=dict)
+    _fetching: int = 0
     _bytes: int = 0
 
     def __len__(self) -> int:
@@ -61,24 +63,28 @@ class ProcessQueue:
     def cache(self, messages: Iterable[MessageView]) -> None:
         """Hold what was fetched."""
         for message in messages:
-            self._messages[_name(message)] = message
+            self._messages[id(message)] = message
             self._bytes += len(message.body)
 
     def evict(self, message: MessageView) -> None:
         """A message was settled, either way."""
-        if self._messages.pop(_name(message), None) is not None:
+        if self._messages.pop(id(message), None) is not None:
             self._bytes -= len(message.body)
 
     def room(self, thresholds: Thresholds) -> int:
         """How many messages may be fetched now; 0 for none."""
         if self._bytes >= thresholds.body_bytes:
             return 0
-        return max(0, thresholds.messages - len(self._messages))
+        return max(0, thresholds.messages - len(self._messages) - self._fetching)
+
+    def reserve(self, messages: int) -> None:
+        """So many may arrive with a fetch that begins; a negative number when it ended."""
+        self._fetching += messages
 
     def has_low_water(self, thresholds: Thresholds) -> bool:
         """Whether enough room is free to begin fetching again."""
         return (
-            len(self._messages) <= thresholds.messages * LOW_WATER
+            len(self._messages) + self._fetching <= thresholds.messages * LOW_WATER
             and self._bytes <= thresholds.body_bytes * LOW_WATER
             and self.room(thresholds) > 0
         )
@@ -125,9 +131,3 @@ def change(
     ]
     kept = {one.queue for one in held} - {one.queue for one in dropped}
     return Change(dropped, [queue for queue in latest if queue not in kept])
-
-
-def _name(message: MessageView) -> str:
-    # Two deliveries of one message may be here at once; the handle tells them apart.
-    assert message.receipt is not None
-    return f"{message.message_id} {message.queue_id} {message.queue_offset}"

@@ -96,6 +96,11 @@ class SendQueue(Generic[Ticket]):
             self._busy_groups.update(one.message_group for one in batch if one.message_group)
         return batch
 
+    def abandon(self) -> list[Waiting[Ticket]]:
+        """Forget what waits; returns it."""
+        waiting, self._waiting = list(self._waiting), deque()
+        return waiting
+
     def done(self, batch: list[Waiting[Ticket]]) -> None:
         """A request ended, well or not."""
         self._under_way -= 1

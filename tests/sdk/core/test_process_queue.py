@@ -32,20 +32,37 @@ def test_room_is_what_count_and_bytes_leave() -> None:
     one.cache([view(1), view(2)])
     assert one.room(bounds) == 2
     assert (len(one), one.body_bytes) == (2, 20)
-    one.cache([view(3, size=90)])
+    large = view(3, size=90)
+    one.cache([large])
     assert one.room(bounds) == 0
-    one.evict(view(3, size=90))
-    one.evict(view(3, size=90))
+    one.evict(large)
+    one.evict(large)
     assert (len(one), one.body_bytes) == (2, 20)
+    one.reserve(1)
+    assert one.room(bounds) == 1
+    one.reserve(-1)
+    assert one.room(bounds) == 2
+
+
+def test_a_second_delivery_of_a_cached_message_is_counted_and_forgotten_by_itself() -> None:
+    one = held(0)
+    first, second = view(1), view(1)
+    one.cache([first])
+    one.cache([second])
+    assert (len(one), one.body_bytes) == (2, 20)
+    one.evict(first)
+    one.evict(second)
+    assert (len(one), one.body_bytes) == (0, 0)
 
 
 def test_a_full_queue_fetches_again_when_a_fifth_is_free() -> None:
     one = held(0)
     bounds = Thresholds(10, 10_000)
-    one.cache([view(n) for n in range(10)])
-    one.evict(view(0))
+    views = [view(n) for n in range(10)]
+    one.cache(views)
+    one.evict(views[0])
     assert not one.has_low_water(bounds)
-    one.evict(view(1))
+    one.evict(views[1])
     assert one.has_low_water(bounds)
 
 
