@@ -62,6 +62,11 @@ class _NullLog:
     def read(self, topic_id: int, queue_id: int, offset: int) -> MessageRecord:
         return self._queues[topic_id, queue_id][offset]
 
+    def read_many(
+        self, topic_id: int, queue_id: int, start: int, end: int
+    ) -> Sequence[MessageRecord]:
+        return self._queues[topic_id, queue_id][start:end]
+
     def position(self, *place: int) -> int:
         return place[2]
 

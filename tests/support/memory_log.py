@@ -9,7 +9,7 @@ import dataclasses
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from cosmodrome_server.errors import MessageNotFound, StoreFailed, StoreFull
+from cosmodrome_server.errors import CorruptFrame, MessageNotFound, StoreFailed, StoreFull
 from cosmodrome_server.model.log import MessageRecord, MessageState, RecordKind, Replayed
 
 Row = tuple[bytes, bytes]
@@ -277,6 +277,18 @@ class MemoryLog:
             tag_hash=tag_hash,
             store_timestamp_ms=timestamp_ms,
         )
+
+    def read_many(
+        self, topic_id: int, queue_id: int, start: int, end: int
+    ) -> list[MessageRecord | None]:
+        """See `Log`."""
+        found: list[MessageRecord | None] = []
+        for queue_offset in range(start, end):
+            try:
+                found.append(self.read(topic_id, queue_id, queue_offset))
+            except (CorruptFrame, MessageNotFound):
+                found.append(None)
+        return found
 
     def read_position(self, position: int) -> MessageRecord:
         """See `Log`."""

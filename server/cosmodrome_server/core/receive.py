@@ -185,9 +185,12 @@ class ReceivePlanner:
     def _take_all(self, progress: Progress, start: int, end: int) -> None:
         found: Found = []
         mask = 0
-        for queue_offset in range(start, end):
-            record = self.read(progress, queue_offset)
-            if record is not None:
+        _, topic_id, queue_id = progress.place
+        records = self._reader.read_many(topic_id, queue_id, start, end)
+        for queue_offset, record in enumerate(records, start):
+            if record is None:
+                self.plan.lost += 1
+            else:
                 found.append((queue_offset, record))
                 mask |= 1 << (queue_offset - start)
         self._pop(progress, (start, end - start, mask), found)

@@ -173,6 +173,18 @@ class QueueReader(Protocol):
             MessageNotFound: Retention took it, or the offset was quarantined.
         """
 
+    def read_many(
+        self, topic_id: int, queue_id: int, start: int, end: int
+    ) -> list[MessageRecord | None]:
+        """Read the messages of [start, end), each verified as by `read`.
+
+        None stands for one for which `read` raises CorruptFrame or MessageNotFound: the others
+        are read all the same.
+
+        Raises:
+            ReadFailed: The disk refuses one of them now; none is returned.
+        """
+
     def read_position(self, position: int) -> MessageRecord:
         """Read the message record at a position; raises as `read`."""
 

@@ -29,14 +29,14 @@ from cosmodrome_server.errors import (
     StoreFailed,
     StoreFull,
 )
-from cosmodrome_server.model.log import MessageRecord, MessageState, RecordKind, Replayed
+from cosmodrome_server.model.log import MessageRecord, RecordKind, Replayed
 from cosmodrome_server.store import sealed_index, segment
 from cosmodrome_server.store.background import Background, Changes
 from cosmodrome_server.store.checkpoint import Mark
 from cosmodrome_server.store.consume_queue import ConsumeQueues, NewEntries
 from cosmodrome_server.store.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from cosmodrome_server.store.group_commit import Frame, FrameWriter
-from cosmodrome_server.store.message_reader import MessageReader
+from cosmodrome_server.store.message_reader import MessageReader, placed
 from cosmodrome_server.store.platform import LogOptions, Platform
 from cosmodrome_server.store.ranges import Ranges
 from cosmodrome_server.store.recent import RecentMessages
@@ -363,22 +363,27 @@ class CommitLog:
 
     def read(self, topic_id: int, queue_id: int, queue_offset: int) -> MessageRecord:
         """See `Log.read`. Messages of the last few MiB come from memory."""
-        position, tag_hash, timestamp_ms = self._queues.entry(topic_id, queue_id, queue_offset)
-        record = self._messages.get(position)
-        if record is None:
-            record = self._reader.read(position)
-        if record.state is MessageState.VISIBLE:
-            if record.queue_offset != queue_offset or record.topic_id != topic_id:
-                raise CorruptFrame(f"another message lies at log position {position}")
-            return record
-        return dataclasses.replace(
-            record,
-            topic_id=topic_id,
-            queue_id=queue_id,
-            queue_offset=queue_offset,
-            tag_hash=tag_hash,
-            store_timestamp_ms=timestamp_ms,
-        )
+        entry = self._queues.entry(topic_id, queue_id, queue_offset)
+        return placed(self.read_position(entry[0]), (topic_id, queue_id, queue_offset), entry)
+
+    def read_many(
+        self, topic_id: int, queue_id: int, start: int, end: int
+    ) -> list[MessageRecord | None]:
+        """See `Log.read_many`."""
+        entries = self._queues.entries(topic_id, queue_id, start, end)
+        known = self._messages
+        absent = [entry[0] for entry in entries if entry is not None and entry[0] not in known]
+        read = self._reader.read_many(absent) if absent else {}
+        found: list[MessageRecord | None] = []
+        for queue_offset, entry in enumerate(entries, start):
+            record = None if entry is None else known.get(entry[0]) or read.get(entry[0])
+            if record is not None and entry is not None:
+                try:
+                    record = placed(record, (topic_id, queue_id, queue_offset), entry)
+                except CorruptFrame:
+                    record = None
+            found.append(record)
+        return found
 
     def read_position(self, position: int) -> MessageRecord:
         """See `Log.read_position`."""

@@ -263,6 +263,22 @@ class ConsumeQueues:
             )
         return position, words[at + 1], words[at + 2]
 
+    def entries(
+        self, topic_id: int, queue_id: int, start: int, end: int
+    ) -> list[tuple[int, int, int] | None]:
+        """The entries of [start, end); None where `entry` raises MessageNotFound."""
+        queue = self._queues.get(topic_id << 32 | queue_id)
+        if queue is not None and queue.base <= start and end <= queue.next_offset:
+            words = iter(queue.words[WORDS * (start - queue.base) : WORDS * (end - queue.base)])
+            return [entry if entry[0] else None for entry in zip(words, words, words, strict=True)]
+        found: list[tuple[int, int, int] | None] = []
+        for queue_offset in range(start, end):
+            try:
+                found.append(self.entry(topic_id, queue_id, queue_offset))
+            except MessageNotFound:
+                found.append(None)
+        return found
+
     def timestamp(self, topic_id: int, queue_id: int, queue_offset: int) -> int:
         """See `model.log.QueueReader.timestamp`."""
         return self.entry(topic_id, queue_id, queue_offset)[2]

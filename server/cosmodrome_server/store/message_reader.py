@@ -1,16 +1,18 @@
-"""Reading one message from the segment it lies in.
+"""Reading messages from the segments they lie in.
 
-One read of 4 KiB brings most messages whole; a longer one costs a second read. Each is
-verified by its own checksum. A bad sector is an error of that message only: while the disk
-refuses, the message is not lost (a cable, a controller, a network disk come back); when it
-has refused `READS_MAX` times it counts as damaged, so that its queue can go on.
+One read of 4 KiB brings most messages whole; a longer one costs a second read. Neighbours, as
+the messages of one send are, come with one read together. Each is verified by its own checksum.
+A bad sector is an error of that message only: while the disk refuses, the message is not lost
+(a cable, a controller, a network disk come back); when it has refused `READS_MAX` times it
+counts as damaged, so that its queue can go on.
 """
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from cosmodrome_server.errors import CorruptFrame, MessageNotFound, ReadFailed, StoreError
-from cosmodrome_server.model.log import MessageRecord
+from cosmodrome_server.model.log import MessageRecord, MessageState
 from cosmodrome_server.store import segment
 from cosmodrome_server.store.files import File, Files
 from cosmodrome_server.store.frame import PAYLOAD_BYTES_MAX
@@ -18,6 +20,8 @@ from cosmodrome_server.store.record import STATE_HEAD_BYTES, decode_message, len
 from cosmodrome_server.store.segment import OFFSET_BITS, OFFSET_MASK, SegmentHeader
 
 _READ_BYTES = 4_096
+# What one read of neighbours brings at most: some 30 messages of 1 KiB and what follows them.
+_RUN_BYTES = 64 << 10
 # Of the 900 segments of 115 GB; each is a descriptor.
 _OPEN_FILES_MAX = 256
 # Official clients ask again every second: a minute and a half for a disk to come back.
@@ -84,6 +88,45 @@ class MessageReader:
             raise self._failed(position, error) from error
         return decode_message(data, length)
 
+    def read_many(self, positions: Sequence[int]) -> dict[int, MessageRecord]:
+        """Read messages in the order of their queue; what is damaged or gone is left out.
+
+        Raises:
+            ReadFailed: The disk refuses one of them now.
+        """
+        found: dict[int, MessageRecord] = {}
+        for run in _runs(positions):
+            if len(run) > 1:
+                self._read_run(run, found)
+            for position in run:
+                if position not in found:
+                    # Alone: it is long, or it is its own error and not its neighbours'.
+                    try:
+                        found[position] = self.read(position)
+                    except (CorruptFrame, MessageNotFound):
+                        continue
+        return found
+
+    def _read_run(self, run: Sequence[int], found: dict[int, MessageRecord]) -> None:
+        """Add the messages of a run that one read brings whole and sound."""
+        first, number = run[0], run[0] >> OFFSET_BITS
+        try:
+            file = self._open.get(number) or self.file(number)
+            data = file.read(first & OFFSET_MASK, run[-1] - first + _READ_BYTES)
+        except (OSError, MessageNotFound):
+            return
+        for position in run:
+            start = position - first
+            if len(data) - start < STATE_HEAD_BYTES:
+                return
+            end = start + length_of(data[start : start + STATE_HEAD_BYTES])
+            if end > len(data):
+                continue
+            try:
+                found[position] = decode_message(data[start:end])
+            except CorruptFrame:
+                continue
+
     def _failed(self, position: int, error: OSError) -> StoreError:
         count = self._failures.pop(position, 0) + 1
         self._failures[position] = count
@@ -117,3 +160,43 @@ class MessageReader:
         for file in self._open.values():
             file.close()
         self._open.clear()
+
+
+def _runs(positions: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Split positions where reading on would bring more than it saves."""
+    start = 0
+    for at in range(1, len(positions)):
+        is_near = 0 < positions[at] - positions[at - 1] <= _READ_BYTES
+        if not is_near or positions[at] - positions[start] > _RUN_BYTES - _READ_BYTES:
+            yield positions[start:at]
+            start = at
+    if positions:
+        yield positions[start:]
+
+
+def placed(
+    record: MessageRecord, place: tuple[int, int, int], entry: tuple[int, int, int]
+) -> MessageRecord:
+    """A record at its place in a queue; one that was delayed or half does not name it itself.
+
+    Args:
+        record: As read at the position of `entry`.
+        place: Topic id, queue id and queue offset it was looked for under.
+        entry: Position, tag hash and store timestamp, as indexed.
+
+    Raises:
+        CorruptFrame: It is the message of another place.
+    """
+    topic_id, queue_id, queue_offset = place
+    if record.state is MessageState.VISIBLE:
+        if record.queue_offset != queue_offset or record.topic_id != topic_id:
+            raise CorruptFrame(f"another message lies at log position {entry[0]}")
+        return record
+    return dataclasses.replace(
+        record,
+        topic_id=topic_id,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        tag_hash=entry[1],
+        store_timestamp_ms=entry[2],
+    )

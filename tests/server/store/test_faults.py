@@ -200,6 +200,49 @@ def test_a_message_that_could_not_be_read_for_a_while_is_not_lost() -> None:
     assert after.log.read(1, 0, 0).body == b"x" * 600
 
 
+def _neighbours() -> tuple[World, str, list[int]]:
+    """Ten messages of one frame after a restart: the file they are in, and where each begins."""
+    world = World()
+    for n in range(10):
+        world.send(0, b"%d" % n * 600)
+    world.commit()
+    after = world.killed()
+    positions = [after.log.position(1, 0, n) for n in range(10)]
+    header = after.log.segments()[segment.segment_of(positions[0]) - 1]
+    name = segment.path_of(DIRECTORY, header).name
+    return after, name, [segment.offset_of(position) for position in positions]
+
+
+def test_damage_to_one_of_many_read_together_costs_only_that_one() -> None:
+    world, name, starts = _neighbours()
+    world.disk.content(DIRECTORY / name)[starts[4] + 300] ^= 1
+
+    found = world.log.read_many(1, 0, 0, 10)
+
+    assert [n for n, record in enumerate(found) if record is None] == [4]
+
+
+def test_a_wrong_length_of_one_of_many_read_together_costs_only_that_one() -> None:
+    world, name, starts = _neighbours()
+    world.disk.content(DIRECTORY / name)[starts[4] + 3] = 0xFF
+
+    found = world.log.read_many(1, 0, 0, 10)
+
+    assert [n for n, record in enumerate(found) if record is None] == [4]
+
+
+def test_many_read_together_fail_while_the_disk_refuses_one_and_are_not_lost() -> None:
+    world, name, starts = _neighbours()
+    world.disk.unreadable = (name, starts[9] + 300, starts[9] + 301)
+    with pytest.raises(ReadFailed, match="cannot be read"):
+        world.log.read_many(1, 0, 0, 10)
+    assert None not in world.log.read_many(1, 0, 0, 3)
+
+    world.disk.unreadable = None
+
+    assert None not in world.log.read_many(1, 0, 0, 10)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_flipped_bit_anywhere_costs_its_frame_and_is_reported(seed: int) -> None:
     random = Random(seed)

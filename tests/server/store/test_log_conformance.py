@@ -335,3 +335,26 @@ def test_what_is_staged_at_the_end_is_written_by_close(opened: Opened) -> None:
 
     assert replay(opened.log) == [RecordKind.MESSAGE]
     assert opened.log.read(1, 0, 0).body == b"last words"
+
+
+def test_many_messages_are_read_as_one_by_one(opened: Opened) -> None:
+    start(opened.log)
+    for offset in range(60):
+        send(opened.log, message(offset, b"%d" % offset * (1 + offset * 37 % 900)))
+        if offset % 7 == 0:
+            opened.log.commit(lambda: None)
+            opened.settle()
+    opened.log.close()
+    opened.restart()
+    replay(opened.log)
+
+    found = opened.log.read_many(1, 0, 3, 60)
+
+    assert found == [opened.log.read(1, 0, offset) for offset in range(3, 60)]
+
+
+def test_what_is_not_stored_is_none_among_many(opened: Opened) -> None:
+    log = filled(opened, 3, restart=False)
+
+    assert log.read_many(1, 0, 1, 5) == [log.read(1, 0, 1), log.read(1, 0, 2), None, None]
+    assert log.read_many(9, 0, 0, 2) == [None, None]
