@@ -78,8 +78,7 @@ class MessageReader:
         start, number = position & OFFSET_MASK, position >> OFFSET_BITS
         try:
             file = self._open.get(number) or self.file(number)
-            data = file.read(start, _READ_BYTES)
-            length = length_of(data) if len(data) >= STATE_HEAD_BYTES else 0
+            data, length = self._bytes_of(file, start)
             if length > PAYLOAD_BYTES_MAX:
                 raise CorruptFrame(f"message length {length} at log position {position}")
             if length > len(data):
@@ -87,6 +86,16 @@ class MessageReader:
         except OSError as error:
             raise self._failed(position, error) from error
         return decode_message(data, length)
+
+    @staticmethod
+    def _bytes_of(file: File, start: int) -> tuple[bytes, int]:
+        """The first bytes of a message, and how long it says it is; 0 when it cannot say."""
+        try:
+            data = file.read(start, _READ_BYTES)
+        except OSError:
+            # Perhaps only a neighbour's sector is bad: no byte more than this message has.
+            data = file.read(start, STATE_HEAD_BYTES)
+        return data, length_of(data) if len(data) >= STATE_HEAD_BYTES else 0
 
     def read_many(self, positions: Sequence[int]) -> dict[int, MessageRecord]:
         """Read messages in the order of their queue; what is damaged or gone is left out.

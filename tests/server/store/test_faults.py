@@ -243,6 +243,14 @@ def test_many_read_together_fail_while_the_disk_refuses_one_and_are_not_lost() -
     assert None not in world.log.read_many(1, 0, 0, 10)
 
 
+def test_a_bad_sector_never_costs_the_message_before_it() -> None:
+    world, name, starts = _neighbours()
+    world.disk.unreadable = (name, starts[9] + 300, starts[9] + 301)
+
+    for _ in range(READS_MAX + 1):
+        assert world.log.read(1, 0, 8).body == b"8" * 600
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_flipped_bit_anywhere_costs_its_frame_and_is_reported(seed: int) -> None:
     random = Random(seed)
