@@ -20,15 +20,17 @@ from cosmodrome.errors import (
     TransportError,
 )
 from cosmodrome.filters import Filter, FilterType
-from cosmodrome.interceptors import HookContext, HookPoint, Interceptor
+from cosmodrome.interceptors import ConsumeReturnType, HookContext, HookPoint, Interceptor
 from cosmodrome.lite_consumer import LitePushConsumer, LiteSimpleConsumer, OffsetOption
 from cosmodrome.message import DelayLevel, Message, MessageType, MessageView, SendReceipt
 from cosmodrome.offsets import FileOffsetStore, MemoryOffsetStore, OffsetStore
+from cosmodrome.orderly import ConsumeOrderlyContext, ConsumeOrderlyStatus
 from cosmodrome.producer import Batching, Producer
 from cosmodrome.pull_consumer import FlowControl, PullConsumer, StartFrom
-from cosmodrome.push_consumer import ConsumerStatistics, PushConsumer
-from cosmodrome.results import ConsumeResult
+from cosmodrome.push_consumer import PushConsumer
+from cosmodrome.results import ConsumeResult, TopicLimits
 from cosmodrome.simple_consumer import SimpleConsumer
+from cosmodrome.statistics import ConsumerStatistics, QueueInfo, RunningInfo, TopicStatistics
 from cosmodrome.transaction import Transaction, TransactionResolution
 
 __all__ = [
@@ -36,7 +38,10 @@ __all__ = [
     "Batching",
     "ClientConfiguration",
     "ClientError",
+    "ConsumeOrderlyContext",
+    "ConsumeOrderlyStatus",
     "ConsumeResult",
+    "ConsumeReturnType",
     "ConsumerStatistics",
     "CosmodromeError",
     "Credentials",
@@ -61,11 +66,15 @@ __all__ = [
     "Producer",
     "PullConsumer",
     "PushConsumer",
+    "QueueInfo",
+    "RunningInfo",
     "SendReceipt",
     "SimpleConsumer",
     "StartFrom",
     "StatusError",
     "Tls",
+    "TopicLimits",
+    "TopicStatistics",
     "Transaction",
     "TransactionResolution",
     "TransportError",

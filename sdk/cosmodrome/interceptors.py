@@ -3,7 +3,15 @@
 An interceptor is any object with the methods it wants of `Interceptor`; the others do nothing.
 `before` sees the work before it starts (SEND: before the message is encoded, so that it can
 be replaced); `after` sees how it ended. Exceptions of `before` fail the work; those of `after`
-are logged.
+are logged. Both run on the client's loop and must not block it.
+
+| point | messages | of |
+|---|---|---|
+| SEND | `Message`s; replaced ones are sent | every send, also half messages and lists |
+| RECEIVE | `MessageView`s, in `after` | simple and push consumers |
+| CONSUME | `MessageView`s | listeners |
+| ACK, CHANGE_INVISIBLE_DURATION, FORWARD_TO_DEAD_LETTER_QUEUE | the one settled | consumers |
+| COMMIT_TRANSACTION, ROLLBACK_TRANSACTION, RECALL | none | producers |
 """
 
 import logging
@@ -29,6 +37,16 @@ class HookPoint(Enum):
     RECALL = "recall"
 
 
+class ConsumeReturnType(Enum):
+    """How a listener's call ended, in RocketMQ 4's words."""
+
+    SUCCESS = "success"
+    TIME_OUT = "time_out"
+    EXCEPTION = "exception"
+    RETURNED_NULL = "returned_null"
+    FAILED = "failed"
+
+
 @dataclass(slots=True)
 class HookContext:
     """One piece of work.
@@ -41,7 +59,8 @@ class HookContext:
         messages: `Message`s of a send (may be replaced in `before`), else `MessageView`s.
         attributes: For interceptors, to carry something from `before` to `after`.
         error: How it failed; None for well. Set before `after`.
-        result: What came of it: receipts of a send, the `ConsumeResult` of a listener.
+        result: What came of it: receipts of a send, what a listener returned.
+        returned: How a listener's call ended; None elsewhere.
     """
 
     point: HookPoint
@@ -52,6 +71,7 @@ class HookContext:
     attributes: dict[str, Any] = field(default_factory=dict)
     error: BaseException | None = None
     result: Any = None
+    returned: ConsumeReturnType | None = None
 
 
 class Interceptor:

@@ -65,6 +65,7 @@ class Message:
         priority: 0 or more, higher first (PRIORITY topics).
         lite_topic: The lite topic under a LITE topic.
         transaction_recovery: How long before the broker first asks about a half message.
+        trace_context: Goes along for tracing; `cosmodrome.otel` fills it in.
 
     Raises:
         IllegalArgument: No topic, no body, or kinds that exclude each other.
@@ -85,6 +86,7 @@ class Message:
     priority: int | None = field(default=None, kw_only=True)
     lite_topic: str = field(default="", kw_only=True)
     transaction_recovery: timedelta | None = field(default=None, kw_only=True)
+    trace_context: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
         if not self.topic.strip():
@@ -308,7 +310,9 @@ class Receipt:
     Attributes:
         handle: Changes when the invisible duration is changed.
         endpoint: The broker that delivered it.
+        arrived_s: When it arrived, by the loop's clock, where metrics are measured; else 0.
     """
 
     handle: str
     endpoint: str
+    arrived_s: float = 0.0

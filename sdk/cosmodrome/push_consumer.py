@@ -16,21 +16,28 @@ group's order asks for, the first scan of assignments. From then on assignments 
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any, Self
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self, TypeVar
 
-from cosmodrome._client.consume_service import (
-    ConsumeContext,
-    ConsumeService,
-    FifoConsumeService,
-    StandardConsumeService,
-)
+from cosmodrome._client import meters
+from cosmodrome._client.client import State
+from cosmodrome._client.consume_service import ConsumeContext
 from cosmodrome._client.consumer import Consumer, seconds_or_delta
-from cosmodrome._client.listening import Caller, ListenerCalls
+from cosmodrome._client.counts import SAMPLE_S
+from cosmodrome._client.dispatch import Dispatch, Options
+from cosmodrome._client.listening import (
+    EVERY_OTHER,
+    Caller,
+    Kind,
+    ListenerCalls,
+    common_listener,
+    listener_of,
+)
+from cosmodrome._client.observing import Observations
 from cosmodrome._client.receive_loop import ReceiveLoop
-from cosmodrome._client.receiving import Received, receive
+from cosmodrome._client.receiving import Received
 from cosmodrome._client.session import Command, Session
 from cosmodrome._client.tasks import Tasks
 from cosmodrome._core import convert
@@ -40,33 +47,17 @@ from cosmodrome.builders import PushConsumerBuilder
 from cosmodrome.config import ClientConfiguration
 from cosmodrome.errors import CosmodromeError, IllegalArgument
 from cosmodrome.filters import Filter, Subscriptions
-from cosmodrome.interceptors import HookContext, HookPoint, Interceptor
+from cosmodrome.interceptors import Interceptor
 from cosmodrome.message import MessageView
-from cosmodrome.results import BatchListener, ConsumeResult, MessageListener, Result
+from cosmodrome.orderly import OrderlyListener
+from cosmodrome.results import BatchListener, MessageListener, TopicLimits
+from cosmodrome.statistics import ConsumerStatistics, QueueInfo, RunningInfo, TopicStatistics
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
 
 _log = logging.getLogger("cosmodrome")
-SCAN_S, SCAN_FIRST_S = 5.0, 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerStatistics:
-    """What a push consumer holds and did; a value.
-
-    Attributes:
-        queues: Assigned now.
-        cached_messages, cached_bytes: Fetched and not settled.
-        received, consumed_ok, consumed_failed, corrupted: Since the start.
-    """
-
-    queues: int
-    cached_messages: int
-    cached_bytes: int
-    received: int
-    consumed_ok: int
-    consumed_failed: int
-    corrupted: int
+SCAN_S = 5.0
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(slots=True)
@@ -87,13 +78,19 @@ class PushConsumer(Consumer):
         subscriptions: Topic → tag expression, or `Filter`.
         listener: Takes a `MessageView`, returns a `ConsumeResult`; sync or async.
         batch_listener: Takes up to `batch` messages instead; returns one result, or one each.
-        batch: Messages of one batch at most.
-        concurrency: Listener calls at a time.
+        orderly_listener: RocketMQ 4's, for ordered groups: see `cosmodrome.orderly`.
+        batch: Messages of one batch at most; 32, for orderly listeners 1, unless given.
+        concurrency: Listener calls at a time, for each listener and each topic with limits.
+        limits: Topic → its own concurrency and rate.
         max_cached_messages, max_cached_bytes: Fetched and not settled, over all queues.
         consume_timeout: A call that takes longer is a failure; None for no bound.
         accelerated: Ordered groups: message groups of one fetch go side by side.
         close_timeout: How long `close` waits for listener calls under way.
+        interceptor_filtering: What an interceptor takes out of a CONSUME's messages counts as
+            consumed and is acknowledged.
         interceptors: Hooks.
+
+    Listeners of single topics are added by the decorator `listener`.
     """
 
     client_type = pb.PUSH_CONSUMER
@@ -106,13 +103,16 @@ class PushConsumer(Consumer):
         subscriptions: Subscriptions | None = None,
         listener: MessageListener | None = None,
         batch_listener: BatchListener | None = None,
-        batch: int = 32,
+        orderly_listener: OrderlyListener | None = None,
+        batch: int | None = None,
         concurrency: int = 20,
+        limits: Mapping[str, TopicLimits] | None = None,
         max_cached_messages: int = 4096,
         max_cached_bytes: int = 64 << 20,
         consume_timeout: timedelta | float | None = None,
         accelerated: bool = False,
         close_timeout: timedelta | float = 30,
+        interceptor_filtering: bool = False,
         interceptors: Iterable[Interceptor] = (),
     ) -> None:
         super().__init__(
@@ -122,24 +122,29 @@ class PushConsumer(Consumer):
             await_duration=timedelta(seconds=30),
             interceptors=interceptors,
         )
-        if (listener is None) == (batch_listener is None):
-            raise IllegalArgument("a push consumer needs a listener or a batch_listener")
-        if min(batch, concurrency, max_cached_messages, max_cached_bytes) < 1:
+        if min(batch or 1, concurrency, max_cached_messages, max_cached_bytes) < 1:
             raise IllegalArgument("batch, concurrency and cache bounds are at least 1")
-        self._listener: Callable[[Any], Any] | None = listener or batch_listener
-        self._is_batch = batch_listener is not None
-        self._batch = batch if self._is_batch else 1
-        self._concurrency = concurrency
+        given = {
+            Kind.MESSAGE: listener,
+            Kind.BATCH: batch_listener,
+            Kind.ORDERLY: orderly_listener,
+        }
+        self._listeners = common_listener(given, batch)
+        self._limits = dict(limits or {})
+        self._options = Options(
+            concurrency,
+            accelerated,
+            None if consume_timeout is None else seconds_or_delta(consume_timeout).total_seconds(),
+            seconds_or_delta(close_timeout).total_seconds(),
+        )
+        self._is_filtering = interceptor_filtering
         self._max_cached = (max_cached_messages, max_cached_bytes)
-        self._consume_timeout = consume_timeout
-        self._accelerated = accelerated
-        self._close_timeout_s = seconds_or_delta(close_timeout).total_seconds()
         self._topics: dict[str, _Topic] = {}
+        self._seen = Observations(self._meters)
         self._scan_now = asyncio.Event()
         self._closed = asyncio.Event()
-        self._counts = {"received": 0, "ok": 0, "failed": 0, "corrupted": 0}
-        self._calls: ListenerCalls
-        self._service: ConsumeService
+        self._started_at: datetime
+        self._dispatch: Dispatch
         self._receivers: Tasks
 
     @classmethod
@@ -149,13 +154,69 @@ class PushConsumer(Consumer):
 
     # What users do.
 
+    def listener(
+        self,
+        topic: str,
+        expression: Filter | str = "*",
+        *,
+        kind: str = "message",
+        batch: int | None = None,
+        limits: TopicLimits | None = None,
+    ) -> Callable[[Function], Function]:
+        """Decorate the listener of one topic, and subscribe to it; before the start.
+
+        Args:
+            topic: Which.
+            expression: What is wanted of it.
+            kind: What the listener takes: a "message", a "batch", or as an "orderly" listener.
+            batch: Messages of one call at most.
+            limits: The topic's own concurrency and rate.
+
+        Raises:
+            IllegalArgument: The consumer was started, the topic has a listener, or no such kind.
+
+        Example:
+            @consumer.listener("orders", "new || paid", limits=TopicLimits(concurrency=4))
+            async def bill(message: MessageView) -> ConsumeResult: ...
+        """
+        if self._state is not State.CREATED:
+            raise IllegalArgument("listeners are added before the consumer is started")
+        if topic in self._listeners:
+            raise IllegalArgument(f"topic {topic!r} has a listener already")
+        if kind not in {one.value for one in Kind}:
+            raise IllegalArgument(f"a listener's kind is message, batch or orderly, not {kind!r}")
+        wanted = expression if isinstance(expression, Filter) else Filter(expression)
+
+        def add(function: Function) -> Function:
+            self._listeners[topic] = listener_of(Kind(kind), function, batch)
+            self._subscriptions[topic] = wanted
+            if limits is not None:
+                self._limits[topic] = limits
+            return function
+
+        return add
+
+    def set_limits(self, topic: str, limits: TopicLimits | None) -> None:
+        """Bound how fast a topic is consumed, from now on; None lifts its bounds.
+
+        What the topic's listener has not begun is given back and comes again.
+        """
+        if limits is None:
+            self._limits.pop(topic, None)
+        else:
+            self._limits[topic] = limits
+        if self.is_running:
+            self._dispatch.renew(self._tasks, topic)
+
     async def subscribe(self, topic: str, expression: Filter | str = "*") -> None:
         """Want a topic, or something else of it, from now on; takes effect at once.
 
         Raises:
+            IllegalArgument: No listener takes it.
             StatusError: The topic does not exist.
         """
         self._check_running()
+        self._check_listener(topic)
         route = await self._route(topic)
         wanted = expression if isinstance(expression, Filter) else Filter(expression)
         self._subscriptions[topic] = wanted
@@ -180,17 +241,62 @@ class PushConsumer(Consumer):
         for name in [topic] if topic else list(self._subscriptions):
             self._topic(name).allowed.set()
 
-    def statistics(self) -> ConsumerStatistics:
-        """What it holds and did."""
-        queues = [queue for topic in self._topics.values() for queue in topic.queues]
-        return ConsumerStatistics(
-            len(queues),
-            sum(map(len, queues)),
-            sum(queue.body_bytes for queue in queues),
-            self._counts["received"],
-            self._counts["ok"],
-            self._counts["failed"],
-            self._counts["corrupted"],
+    def statistics(self, window: timedelta | float = 60) -> ConsumerStatistics:
+        """What it holds, did, and does; rates are over the last `window`, up to an hour."""
+        now_s = asyncio.get_running_loop().time()
+        window_s = seconds_or_delta(window).total_seconds()
+        return ConsumerStatistics.of(
+            {
+                name: self._topic_statistics(name, topic, now_s, window_s)
+                for name, topic in self._topics.items()
+            }
+        )
+
+    def _topic_statistics(
+        self, name: str, topic: _Topic, now_s: float, window_s: float
+    ) -> TopicStatistics:
+        seen = self._seen.topic(name)
+        counts, rates = seen.now, seen.rates(now_s, window_s)
+        return TopicStatistics(
+            queues=len(topic.queues),
+            cached_messages=sum(map(len, topic.queues)),
+            cached_bytes=sum(queue.body_bytes for queue in topic.queues),
+            received=counts.received,
+            consumed_ok=counts.ok,
+            consumed_failed=counts.failed,
+            corrupted=counts.corrupted,
+            consume_ok_tps=rates.ok_tps,
+            consume_failed_tps=rates.failed_tps,
+            consume_rt_ms=rates.call_ms,
+            pull_tps=rates.pull_tps,
+            pull_rt_ms=rates.pull_ms,
+            is_paused=not topic.allowed.is_set(),
+        )
+
+    def running_info(self) -> RunningInfo:
+        """Everything about it now; for operators."""
+        self._check_running()
+        now_s = asyncio.get_running_loop().time()
+        queues = tuple(
+            QueueInfo(
+                one.queue.topic,
+                one.queue.queue_id,
+                one.queue.broker,
+                len(one),
+                one.body_bytes,
+                now_s - one.active_s,
+            )
+            for topic in self._topics.values()
+            for one in topic.queues
+        )
+        return RunningInfo(
+            self._client_id,
+            self._group,
+            self._started_at,
+            self._told.is_fifo,
+            self.subscriptions,
+            queues,
+            self.statistics(),
         )
 
     async def wait_closed(self) -> None:
@@ -201,33 +307,45 @@ class PushConsumer(Consumer):
 
     async def _on_started(self) -> None:
         await super()._on_started()
-        timeout = self._consume_timeout
-        assert self._listener is not None
-        self._calls = ListenerCalls(
-            self._listener,
-            Caller(self._interceptors, self._client_id, self._group, self._count),
-            is_batch=self._is_batch,
-            threads=self._concurrency,
-            timeout_s=None if timeout is None else seconds_or_delta(timeout).total_seconds(),
+        if not self._listeners:
+            raise IllegalArgument(
+                "a push consumer needs a listener, a batch_listener or an orderly_listener"
+            )
+        for topic in self._subscriptions:
+            self._check_listener(topic)
+        self._dispatch = Dispatch(
+            self._listeners,
+            self._limits,
+            options=self._options,
+            caller=Caller(
+                self._interceptors,
+                self._client_id,
+                self._group,
+                self._seen.consumed,
+                self._is_filtering,
+            ),
+            context=self._consume_context,
+            is_fifo=lambda: self._told.is_fifo,
         )
-        self._service = self._new_service()
+        self._dispatch.check()
+        self._started_at = datetime.now(UTC)
         self._receivers = Tasks()
         self._tasks.spawn(self._scan_for_ever(), "scan assignments")
+        self._tasks.spawn(self._every(SAMPLE_S, SAMPLE_S, self._seen.sample), "sample statistics")
 
-    def _new_service(self) -> ConsumeService:
-        context = ConsumeContext(
-            calls=self._calls,
+    def _check_listener(self, topic: str) -> None:
+        if topic not in self._listeners and EVERY_OTHER not in self._listeners:
+            raise IllegalArgument(f"no listener takes topic {topic!r}")
+
+    def _consume_context(self, calls: ListenerCalls) -> ConsumeContext:
+        return ConsumeContext(
+            calls=calls,
             settler=self._settler,
             tasks=self._tasks,
             policy=lambda: self._told.policy,
             on_evicted=self._on_evicted,
             on_corrupted=self._on_corrupted,
         )
-        if self._told.is_fifo:
-            return FifoConsumeService(
-                context, concurrency=self._concurrency, accelerated=self._accelerated
-            )
-        return StandardConsumeService(context, concurrency=self._concurrency, batch=self._batch)
 
     async def _on_closing(self) -> None:
         for topic in self._topics.values():
@@ -235,9 +353,8 @@ class PushConsumer(Consumer):
                 queue.is_dropped = True
         # First, so that nothing given back below is fetched again.
         await self._receivers.close()
-        await self._service.close(self._close_timeout_s)
+        await self._dispatch.close()
         await self._flush_acks()
-        self._calls.close()
         self._closed.set()
 
     # Assignments.
@@ -302,7 +419,7 @@ class PushConsumer(Consumer):
             queue,
             self._fetch,
             self._thresholds,
-            self._deliver,
+            self._dispatch.consume,
             state.allowed,
             evicted,
         )
@@ -326,26 +443,16 @@ class PushConsumer(Consumer):
         request = self._receive_request(queue.queue, queue.filter, batch)
         request.auto_renew = True
         request.attempt_id = queue.attempt_id
-        context = HookContext(HookPoint.RECEIVE, self._client_id, queue.queue.topic, self._group)
-        self._interceptors.before(context)
-        try:
-            received = await receive(
-                self._rpc, queue.queue.endpoints, request, timeout_s=self._receive_timeout_s
-            )
-            context.messages = list(received.messages)
-        except CosmodromeError as error:
-            context.error = error
-            raise
-        finally:
-            self._interceptors.after(context)
+        started_s = asyncio.get_running_loop().time()
+        received = await self._hooked_receive(queue.queue, request)
+        topic, transport_ms = queue.queue.topic, received.transport_ms
+        self._seen.pulled(topic, received.messages, started_s, transport_ms)
         return received
 
-    def _deliver(self, queue: ProcessQueue, messages: list[MessageView]) -> None:
-        self._counts["received"] += len(messages)
-        self._service.consume(queue, messages)
-
-    def _count(self, outcome: Result) -> None:
-        self._counts["ok" if outcome is ConsumeResult.SUCCESS else "failed"] += 1
+    def _gauges(self) -> Iterable[tuple[str, str, float]]:
+        for name, topic in self._topics.items():
+            yield meters.CACHED_MESSAGES, name, sum(map(len, topic.queues))
+            yield meters.CACHED_BYTES, name, sum(queue.body_bytes for queue in topic.queues)
 
     def _on_evicted(self, queue: ProcessQueue) -> None:
         state = self._topics.get(queue.queue.topic)
@@ -354,7 +461,7 @@ class PushConsumer(Consumer):
             event.set()
 
     def _on_corrupted(self, message: MessageView) -> None:
-        self._counts["corrupted"] += 1
+        self._seen.corrupted(message)
         _log.warning("message %s arrived damaged", message.message_id)
 
     # What the broker says.
@@ -364,8 +471,11 @@ class PushConsumer(Consumer):
         super()._take_settings(told)
         if self.is_running and was_fifo != self._told.is_fifo:
             _log.info("group %s is %s now", self._group, "ordered" if not was_fifo else "standard")
-            old, self._service = self._service, self._new_service()
-            self._tasks.spawn(old.close(self._close_timeout_s), "retire consume service")
+            try:
+                self._dispatch.check()
+            except IllegalArgument as error:
+                _log.error("messages of one queue may overtake each other now: %s", error)
+            self._dispatch.renew(self._tasks)
             for topic in self._topics:
                 self._drop(topic, list(self._topic(topic).queues))
         self._scan_now.set()
@@ -382,8 +492,7 @@ class PushConsumer(Consumer):
         if view.is_corrupted:
             code = pb.MESSAGE_CORRUPTED
         else:
-            outcome = (await self._calls.call([view]))[0]
-            fine = outcome is ConsumeResult.SUCCESS
+            fine = await self._dispatch.verify(view)
             code = pb.OK if fine else pb.FAILED_TO_CONSUME_MESSAGE
         result = rpc.VerifyMessageResult(nonce=asked.nonce)
         status = pb.Status(code=code, message=pb.Code.Name(code))

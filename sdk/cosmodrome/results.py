@@ -1,4 +1,4 @@
-"""What a listener makes of a message."""
+"""What a listener makes of a message, and how listeners are held back."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -48,3 +48,25 @@ BatchListener = Callable[
     [Sequence[MessageView]],
     "Result | Sequence[Result] | Awaitable[Result | Sequence[Result] | None] | None",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """How fast one topic is consumed; what is None is not bounded beyond the consumer's own.
+
+    Attributes:
+        concurrency: Listener calls at a time, for this topic alone.
+        rate: Messages a second that begin to be consumed, evenly spaced.
+
+    Raises:
+        IllegalArgument: Not positive.
+    """
+
+    concurrency: int | None = None
+    rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.concurrency is not None and self.concurrency < 1:
+            raise IllegalArgument(f"concurrency is at least 1, not {self.concurrency}")
+        if self.rate is not None and self.rate <= 0:
+            raise IllegalArgument(f"rate is above 0 messages a second, not {self.rate}")

@@ -317,10 +317,13 @@ async def test_a_consumer_outlives_a_restart_and_lost_settings(own_broker: TestB
     assert [m.body for m in seen.messages] == [b"1", b"2", b"3"]
 
 
-@pytest.mark.parametrize("options", [{}, {"listener": Seen, "batch_listener": Seen}])
-def test_exactly_one_listener_is_needed(options: dict[str, object]) -> None:
-    with pytest.raises(IllegalArgument, match="listener"):
-        PushConsumer("127.0.0.1:1", group="g", **options)  # type: ignore[arg-type]
+async def test_a_consumer_takes_one_listener_for_all_topics_and_starts_with_none_never(
+    own_broker: TestBroker,
+) -> None:
+    with pytest.raises(IllegalArgument, match="one listener"):
+        PushConsumer("127.0.0.1:1", group="g", listener=Seen(), batch_listener=Seen())  # type: ignore[arg-type]
+    with pytest.raises(IllegalArgument, match="needs a listener"):
+        await PushConsumer(own_broker.endpoint, group="g").start()
 
 
 async def test_a_stack_is_told_on_request(own_broker: TestBroker) -> None:

@@ -21,6 +21,8 @@ from enum import Enum
 from typing import Self
 
 from cosmodrome._client import diagnostics
+from cosmodrome._client.exporter import Exporter
+from cosmodrome._client.meters import Meters
 from cosmodrome._client.rpc import Rpc
 from cosmodrome._client.session import Command, Session
 from cosmodrome._client.tasks import Tasks, end
@@ -94,6 +96,8 @@ class Client(ABC):
         self._missed: dict[Endpoints, int] = {}
         self._rpc: Rpc
         self._tasks: Tasks
+        self._exporter: Exporter
+        self._meters = Meters(self._client_id, self._metered_group(), self._gauges)
 
     @property
     def client_id(self) -> str:
@@ -104,6 +108,11 @@ class Client(ABC):
     def is_running(self) -> bool:
         """Whether it was started and not closed."""
         return self._state is State.RUNNING
+
+    def measure(self) -> Meters:
+        """Measure the six client metrics from now on; `cosmodrome.prometheus` shows them."""
+        self._meters.turn_on()
+        return self._meters
 
     async def start(self) -> Self:
         """Connect; returns when the broker has answered the client's settings.
@@ -117,6 +126,7 @@ class Client(ABC):
         self._state = State.STARTING
         self._tasks = Tasks()
         self._rpc = Rpc(self._configuration, self._client_id, self._lost_settings)
+        self._exporter = Exporter(self._meters, self._rpc.headers, self._configuration.tls)
         try:
             await self._connect()
             await self._on_started()
@@ -140,6 +150,7 @@ class Client(ABC):
         self._state = State.CLOSING
         try:
             await self._on_closing()
+            await self._exporter.export()
             await self._say_goodbye()
         finally:
             await self._release()
@@ -163,6 +174,14 @@ class Client(ABC):
     @abstractmethod
     def _startup_topics(self) -> list[str]:
         """Topics whose routes the start needs."""
+
+    def _gauges(self) -> Iterable[tuple[str, str, float]]:
+        """Metrics of what it holds now: (name, topic, value)."""
+        return ()
+
+    def _metered_group(self) -> str:
+        """The group its metrics are labelled with; none for producers."""
+        return ""
 
     def _heartbeat_request(self) -> rpc.HeartbeatRequest:
         return rpc.HeartbeatRequest(client_type=self._settings().client_type)
@@ -243,6 +262,7 @@ class Client(ABC):
         self._tasks.spawn(self._every(HEARTBEAT_FIRST_S, HEARTBEAT_S, self._beat), "heartbeat")
         self._tasks.spawn(self._every(ROUTE_FIRST_S, ROUTE_S, self._refresh), "routes")
         self._tasks.spawn(self._every(RESYNC_S, RESYNC_S, self._sync), "settings")
+        self._tasks.spawn(self._exporter.run(), "metrics")
 
     async def _startup_route(self, topic: str) -> Route:
         attempts = self._configuration.max_startup_attempts
@@ -287,7 +307,7 @@ class Client(ABC):
             self._rpc,
             endpoints,
             settings=self._settings,
-            on_settings=self._take_settings,
+            on_settings=self._settled,
             on_command=self._on_command,
         )
         self._sessions[endpoints] = session
@@ -295,6 +315,10 @@ class Client(ABC):
         if task is not None:
             self._session_tasks[endpoints] = task
         return session
+
+    def _settled(self, settings: pb.Settings) -> None:
+        self._exporter.take_settings(settings.metric if settings.HasField("metric") else None)
+        self._take_settings(settings)
 
     async def _close_session(self, endpoints: Endpoints) -> None:
         """Of a broker that no route names any more."""

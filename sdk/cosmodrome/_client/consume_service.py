@@ -61,15 +61,17 @@ class ConsumeService(ABC):
         """Take what one fetch brought; it is cached in `queue` already."""
 
     async def close(self, timeout_s: float) -> None:
-        """Start nothing more, wait for what is being consumed, give back the rest."""
+        """Start nothing more, give back what was not started, wait for what is being consumed.
+
+        All within `timeout_s`: what a broker that is gone does not take back, it brings again.
+        """
         self._is_closing = True
         self._wake()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
+                await asyncio.gather(self._give_back_rest(), self._idle.wait())
         except TimeoutError:
-            _log.warning("closing with %d listener calls under way", self._under_way)
-        await self._give_back_rest()
+            _log.warning("closed with %d listener calls under way", self._under_way)
 
     @abstractmethod
     async def _give_back_rest(self) -> None:
@@ -282,7 +284,9 @@ class FifoConsumeService(ConsumeService):
         attempt = message.delivery_attempt
         while True:
             async with self._slots:
-                this = message if attempt == message.delivery_attempt else _at(message, attempt)
+                this = (
+                    message if attempt == message.delivery_attempt else at_attempt(message, attempt)
+                )
                 outcome = (await self._context.calls.call([this]))[0]
             if outcome is ConsumeResult.SUCCESS:
                 await self._context.settler.ack_for_sure(message)
@@ -312,6 +316,6 @@ class FifoConsumeService(ConsumeService):
         await self._context.settler.forward_for_sure(message, self._context.policy().max_attempts)
 
 
-def _at(message: MessageView, attempt: int) -> MessageView:
+def at_attempt(message: MessageView, attempt: int) -> MessageView:
     """The same message as a later attempt sees it; they share the receipt."""
     return replace(message, delivery_attempt=attempt)

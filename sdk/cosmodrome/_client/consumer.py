@@ -5,13 +5,14 @@ from collections.abc import Iterable
 from datetime import timedelta
 
 from cosmodrome._client.client import Client
+from cosmodrome._client.receiving import Received, receive
 from cosmodrome._client.settling import Settler
 from cosmodrome._core import settings
 from cosmodrome._core.route import MessageQueue
 from cosmodrome.config import ClientConfiguration
-from cosmodrome.errors import IllegalArgument
+from cosmodrome.errors import CosmodromeError, IllegalArgument
 from cosmodrome.filters import Filter, Subscriptions, filters_of
-from cosmodrome.interceptors import Interceptor
+from cosmodrome.interceptors import HookContext, HookPoint, Interceptor
 from cosmodrome_proto import Duration
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
@@ -39,10 +40,10 @@ class Consumer(Client):
         await_duration: timedelta,
         interceptors: Iterable[Interceptor] = (),
     ) -> None:
+        self._group = group
         super().__init__(configuration, interceptors=interceptors)
         if not group.strip():
             raise IllegalArgument("a consumer needs a group")
-        self._group = group
         self._subscriptions = filters_of(subscriptions)
         self._await_ms = await_duration // timedelta(milliseconds=1)
         self._told = settings.ConsumerSettings(long_polling_ms=self._await_ms)
@@ -69,6 +70,25 @@ class Consumer(Client):
             long_polling_timeout=_duration(self._told.long_polling_ms),
         )
 
+    async def _hooked_receive(
+        self, queue: MessageQueue, request: rpc.ReceiveMessageRequest
+    ) -> Received:
+        """Receive once, for a listener."""
+        where, timeout_s = queue.endpoints, self._receive_timeout_s
+        if not self._interceptors:
+            return await receive(self._rpc, where, request, timeout_s=timeout_s)
+        context = HookContext(HookPoint.RECEIVE, self._client_id, queue.topic, self._group)
+        self._interceptors.before(context)
+        try:
+            received = await receive(self._rpc, where, request, timeout_s=timeout_s)
+            context.messages = list(received.messages)
+        except CosmodromeError as error:
+            context.error = error
+            raise
+        finally:
+            self._interceptors.after(context)
+        return received
+
     @property
     def _receive_timeout_s(self) -> float:
         return self._told.long_polling_ms / 1000 + self._configuration.request_timeout_s
@@ -83,6 +103,9 @@ class Consumer(Client):
                 await self._settler.flush()
         except TimeoutError:
             return  # they come again, which every consumer must bear
+
+    def _metered_group(self) -> str:
+        return self._group
 
     def _settings(self) -> pb.Settings:
         return settings.consumer_settings(

@@ -6,19 +6,51 @@ message is given back, and what it returns later is ignored.
 """
 
 import asyncio
+import contextvars
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
-from cosmodrome.interceptors import HookContext, HookPoint, Interceptors
+from cosmodrome._client.pacer import Pacer
+from cosmodrome.errors import IllegalArgument
+from cosmodrome.interceptors import ConsumeReturnType, HookContext, HookPoint, Interceptors
 from cosmodrome.message import MessageView
-from cosmodrome.results import ConsumeResult, Result, Suspend
+from cosmodrome.orderly import ConsumeOrderlyContext, ConsumeOrderlyStatus
+from cosmodrome.results import SUSPEND_MIN, ConsumeResult, Result, Suspend
 
 _log = logging.getLogger("cosmodrome")
 _OUTCOMES = (ConsumeResult, Suspend)
+_SUCCESS = (ConsumeResult.SUCCESS, ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT)
+EVERY_OTHER = ""  # the topic of the listener that takes what no other one does
+# What a rate gives back when its consumer closes: an attempt that never was.
+_NOT_STARTED = Suspend(SUSPEND_MIN)
+
+
+class Kind(Enum):
+    """What a listener takes."""
+
+    MESSAGE = "message"
+    BATCH = "batch"
+    ORDERLY = "orderly"
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A listener and what it takes.
+
+    Attributes:
+        call: The function.
+        kind: What it takes.
+        batch: Messages of one call at most.
+    """
+
+    call: Callable[..., Any]
+    kind: Kind = Kind.MESSAGE
+    batch: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,44 +60,73 @@ class Caller:
     Attributes:
         interceptors: CONSUME hooks.
         client_id, group: For their contexts.
-        count: Told each outcome.
+        observe: Told of each call: its messages, how many of them succeeded, when it began.
+        is_filtering: What an interceptor takes out of a call's messages counts as consumed.
     """
 
     interceptors: Interceptors
     client_id: str
     group: str
-    count: Callable[[Result], None]
+    observe: Callable[[Sequence[MessageView], int, float], None]
+    is_filtering: bool = False
+
+
+def common_listener(
+    given: Mapping[Kind, Callable[..., Any] | None], batch: int | None
+) -> dict[str, Listener]:
+    """The one listener given to a constructor, under `EVERY_OTHER`.
+
+    Raises:
+        IllegalArgument: There are several.
+    """
+    found = [listener_of(kind, call, batch) for kind, call in given.items() if call is not None]
+    if len(found) > 1:
+        names = " and a ".join(f"{one.kind.value} listener" for one in found)
+        raise IllegalArgument(f"a consumer takes one listener for all topics, not a {names}")
+    return {EVERY_OTHER: found[0]} if found else {}
+
+
+def listener_of(kind: Kind, call: Callable[..., Any], batch: int | None) -> Listener:
+    """A listener with the batch of its kind, unless one is given."""
+    most = {Kind.MESSAGE: 1, Kind.BATCH: batch or 32, Kind.ORDERLY: batch or 1}
+    return Listener(call, kind, most[kind])
 
 
 class ListenerCalls:
     """One listener and how it is called.
 
     Args:
-        listener: Takes a message, or with `is_batch` a sequence of them.
+        listener: What is called.
         caller: On whose behalf.
-        is_batch: See `listener`.
         threads: For a plain listener; not made for an async one.
         timeout_s: How long a call may take; None for ever.
+        pacer: Holds calls back to a rate.
     """
 
     def __init__(
         self,
-        listener: Callable[[Any], Any],
+        listener: Listener,
         caller: Caller,
         *,
-        is_batch: bool,
         threads: int,
         timeout_s: float | None,
+        pacer: Pacer | None = None,
     ) -> None:
-        self._listener = listener
+        self._listener = listener.call
         self._caller = caller
-        self._is_batch = is_batch
+        self._is_alone = listener.kind is Kind.MESSAGE
         self._timeout_s = timeout_s
+        self._pacer = pacer
         self._pool = (
             None
-            if _is_async(listener)
+            if _is_async(listener.call)
             else ThreadPoolExecutor(threads, thread_name_prefix="consume")
         )
+
+    def stop(self) -> None:
+        """Begin no call any more that waits for its turn."""
+        if self._pacer is not None:
+            self._pacer.close()
 
     def close(self) -> None:
         """End the threads; those that are stuck in a listener are not waited for."""
@@ -74,6 +135,42 @@ class ListenerCalls:
 
     async def call(self, messages: Sequence[MessageView]) -> list[Result]:
         """Consume; one outcome per message. Whatever goes wrong is FAILURE."""
+        if self._pacer is not None and not await self._pacer.turn(len(messages)):
+            return [_NOT_STARTED] * len(messages)
+        started_s = _now_s()
+        result = await self._consume(messages, ())
+        outcomes = _outcomes(result, len(messages))
+        self._caller.observe(messages, outcomes.count(ConsumeResult.SUCCESS), started_s)
+        return outcomes
+
+    async def call_orderly(
+        self, messages: Sequence[MessageView], context: ConsumeOrderlyContext
+    ) -> ConsumeOrderlyStatus | None:
+        """Consume in order; None for an exception, a time-out or no status."""
+        if self._pacer is not None and not await self._pacer.turn(len(messages)):
+            return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+        started_s = _now_s()
+        result = await self._consume(messages, (context,))
+        is_fine = result in _SUCCESS
+        self._caller.observe(messages, len(messages) if is_fine else 0, started_s)
+        if isinstance(result, ConsumeOrderlyStatus):
+            return result
+        return ConsumeOrderlyStatus.SUCCESS if is_fine else None
+
+    async def _consume(self, messages: Sequence[MessageView], more: tuple[object, ...]) -> object:
+        """What the listener returned; FAILURE for what it raised."""
+        caller = self._caller
+        if caller.interceptors:
+            return await self._consume_hooked(messages, more)
+        try:
+            return await self._bounded(messages, more)
+        except Exception as error:
+            _log_failure(messages, error)
+            return ConsumeResult.FAILURE
+
+    async def _consume_hooked(
+        self, messages: Sequence[MessageView], more: tuple[object, ...]
+    ) -> object:
         caller = self._caller
         context = HookContext(
             HookPoint.CONSUME,
@@ -84,41 +181,76 @@ class ListenerCalls:
         )
         try:
             caller.interceptors.before(context)
-            given = messages if self._is_batch else messages[0]
-            context.result = await self._bounded(given)
-            outcomes = _outcomes(context.result, len(messages))
+            kept = context.messages if caller.is_filtering else messages
+            context.result = await self._bounded(kept, more) if kept else ConsumeResult.SUCCESS
+            context.returned = _returned(context.result)
+            return _spread(context.result, messages, kept)
         except asyncio.CancelledError as error:
             context.error = error
             raise
         except Exception as error:
             context.error = error
-            _log.warning(
-                "the listener failed on %s", [m.message_id for m in messages], exc_info=error
+            is_late = isinstance(error, _TookTooLong)
+            context.returned = (
+                ConsumeReturnType.TIME_OUT if is_late else ConsumeReturnType.EXCEPTION
             )
-            outcomes = [ConsumeResult.FAILURE] * len(messages)
+            _log_failure(messages, error)
+            return ConsumeResult.FAILURE
         finally:
             caller.interceptors.after(context)
-        for outcome in outcomes:
-            caller.count(outcome)
-        return outcomes
 
-    async def _bounded(self, given: object) -> object:
+    async def _bounded(self, messages: Sequence[MessageView], more: tuple[object, ...]) -> object:
+        given = messages[0] if self._is_alone else messages
         if self._timeout_s is None:
-            return await self._called(given)
-        async with asyncio.timeout(self._timeout_s):
-            return await self._called(given)
+            return await self._called(given, *more)
+        bound = asyncio.timeout(self._timeout_s)
+        try:
+            async with bound:
+                return await self._called(given, *more)
+        except TimeoutError as error:
+            if bound.expired():
+                raise _TookTooLong(f"the listener took over {self._timeout_s} s") from error
+            raise
 
-    async def _called(self, given: object) -> object:
+    async def _called(self, *given: object) -> object:
         if self._pool is None:
-            return await self._listener(given)
+            return await self._listener(*given)
         loop = asyncio.get_running_loop()
-        result = await loop.run_in_executor(self._pool, self._listener, given)
+        # With its context, so that what an interceptor put there is seen in the thread.
+        run = contextvars.copy_context().run
+        result = await loop.run_in_executor(self._pool, run, self._listener, *given)
         return await result if inspect.isawaitable(result) else result
+
+
+class _TookTooLong(TimeoutError):
+    """The consume time-out is over."""
 
 
 def _is_async(listener: object) -> bool:
     call = getattr(listener, "__call__", None)  # noqa: B004 - its signature is what is asked
     return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call)
+
+
+def _log_failure(messages: Sequence[MessageView], error: Exception) -> None:
+    _log.warning("the listener failed on %s", [m.message_id for m in messages], exc_info=error)
+
+
+def _returned(result: object) -> ConsumeReturnType:
+    """RocketMQ 4's word for what a listener returned."""
+    if result is None:
+        return ConsumeReturnType.RETURNED_NULL
+    several = result if isinstance(result, Sequence) else (result,)
+    if all(one in _SUCCESS for one in several):
+        return ConsumeReturnType.SUCCESS
+    return ConsumeReturnType.FAILED
+
+
+def _spread(result: object, messages: Sequence[MessageView], kept: Sequence[MessageView]) -> object:
+    """A result for the messages that were kept, as one for all; the others are consumed."""
+    if len(kept) == len(messages) or isinstance(result, ConsumeOrderlyStatus):
+        return result
+    of_kept = dict(zip(map(id, kept), _outcomes(result, len(kept)), strict=True))
+    return [of_kept.get(id(message), ConsumeResult.SUCCESS) for message in messages]
 
 
 def _outcomes(given: object, messages: int) -> list[Result]:
@@ -128,3 +260,7 @@ def _outcomes(given: object, messages: int) -> list[Result]:
         return [one if isinstance(one, _OUTCOMES) else ConsumeResult.FAILURE for one in given]
     _log.warning("the listener returned %r, which counts as FAILURE", given)
     return [ConsumeResult.FAILURE] * messages
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -36,6 +36,8 @@ def to_wire(
         system.tag = message.tag
     if message.keys:
         system.keys.extend(message.keys)
+    if message.trace_context:
+        system.trace_context = message.trace_context
     if kind is not MessageType.NORMAL:
         _add_kind(system, message, born_ms)
     return wire

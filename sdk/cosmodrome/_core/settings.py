@@ -23,7 +23,6 @@ class ProducerSettings:
     policy: RetryPolicy = retry.PRODUCER_DEFAULT
     body_bytes_max: int = 4 << 20
     validates_type: bool = True
-    metric: pb.Metric | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,6 @@ class ConsumerSettings:
     long_polling_ms: int = 30_000
     lite_quota: int = 0
     lite_topic_bytes: int = 64
-    metric: pb.Metric | None = None
 
 
 @lru_cache(maxsize=1)
@@ -112,7 +110,6 @@ def read_producer(settings: pb.Settings) -> ProducerSettings:
         policy=retry.from_wire(settings.backoff_policy, retry.PRODUCER_DEFAULT),
         body_bytes_max=publishing.max_body_size or ProducerSettings().body_bytes_max,
         validates_type=publishing.validate_message_type,
-        metric=settings.metric if settings.HasField("metric") else None,
     )
 
 
@@ -131,5 +128,4 @@ def read_consumer(settings: pb.Settings) -> ConsumerSettings:
         long_polling_ms=polling_ms or default.long_polling_ms,
         lite_quota=subscription.lite_subscription_quota,
         lite_topic_bytes=subscription.max_lite_topic_size or default.lite_topic_bytes,
-        metric=settings.metric if settings.HasField("metric") else None,
     )

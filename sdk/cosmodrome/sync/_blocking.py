@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+from cosmodrome._client.meters import Meters
 from cosmodrome._portal import Portal, portal
 from cosmodrome.filters import Filter
 
@@ -28,6 +29,9 @@ class Known(Startable, Protocol):
     @property
     def is_running(self) -> bool:
         """Whether it was started and not closed."""
+
+    def measure(self) -> Meters:
+        """Measure from now on."""
 
 
 class Subscribing(Known, Protocol):
@@ -109,6 +113,10 @@ class BlockingClient(Blocking[KnownTwin]):
     def is_running(self) -> bool:
         """Whether it was started and not closed."""
         return self._client.is_running
+
+    def measure(self) -> Meters:
+        """Measure the six client metrics from now on; `cosmodrome.prometheus` shows them."""
+        return self._client.measure()
 
 
 class BlockingConsumer(BlockingClient[SubscribingTwin]):

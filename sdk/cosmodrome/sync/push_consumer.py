@@ -1,13 +1,18 @@
 """Blocking twin of the push consumer."""
 
-from typing import Self, TypeVar
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Self, TypeVar
 
 from cosmodrome import push_consumer as _push
 from cosmodrome.builders import PushConsumerBuilder
-from cosmodrome.push_consumer import ConsumerStatistics
+from cosmodrome.filters import Filter
+from cosmodrome.results import TopicLimits
+from cosmodrome.statistics import ConsumerStatistics, RunningInfo
 from cosmodrome.sync._blocking import BlockingConsumer
 
 Twin = TypeVar("Twin", bound=_push.PushConsumer)
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Listening(BlockingConsumer[Twin]):
@@ -21,9 +26,29 @@ class Listening(BlockingConsumer[Twin]):
         """Fetch again."""
         self._call(self._client.resume, topic)
 
-    def statistics(self) -> ConsumerStatistics:
-        """What it holds and did."""
-        return self._call(self._client.statistics)
+    def listener(
+        self,
+        topic: str,
+        expression: Filter | str = "*",
+        *,
+        kind: str = "message",
+        batch: int | None = None,
+        limits: TopicLimits | None = None,
+    ) -> Callable[[Function], Function]:
+        """Decorate the listener of one topic, and subscribe to it; before the start."""
+        return self._client.listener(topic, expression, kind=kind, batch=batch, limits=limits)
+
+    def set_limits(self, topic: str, limits: TopicLimits | None) -> None:
+        """Bound how fast a topic is consumed, from now on; None lifts its bounds."""
+        self._call(self._client.set_limits, topic, limits)
+
+    def statistics(self, window: timedelta | float = 60) -> ConsumerStatistics:
+        """What it holds, did, and does; rates are over the last `window`, up to an hour."""
+        return self._call(self._client.statistics, window)
+
+    def running_info(self) -> RunningInfo:
+        """Everything about it now; for operators."""
+        return self._call(self._client.running_info)
 
     def wait_closed(self) -> None:
         """Wait until somebody closes the consumer."""
