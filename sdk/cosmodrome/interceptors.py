@@ -15,7 +15,8 @@ are logged. Both run on the client's loop and must not block it.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -97,6 +98,18 @@ class Interceptors:
         """Run every `before`, in order."""
         for interceptor in self._interceptors:
             interceptor.before(context)
+
+    @contextmanager
+    def around(self, context: HookContext) -> Iterator[HookContext]:
+        """Run every `before`, the block, and every `after`, which sees what the block raised."""
+        self.before(context)
+        try:
+            yield context
+        except BaseException as error:
+            context.error = error
+            raise
+        finally:
+            self.after(context)
 
     def after(self, context: HookContext) -> None:
         """Run every `after`, in reverse order; none can spoil the work."""

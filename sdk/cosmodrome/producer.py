@@ -19,10 +19,11 @@ from datetime import timedelta
 from itertools import chain
 from typing import Self, overload
 
+from cosmodrome._client import meters
 from cosmodrome._client.client import Client
 from cosmodrome._client.in_flight import InFlight
 from cosmodrome._client.outbox import Outbox
-from cosmodrome._client.sender import Outcome, QueueSelector, Sender, by_broker
+from cosmodrome._client.sender import Outcome, Sender, by_broker
 from cosmodrome._client.session import Command, Session
 from cosmodrome._core import convert, settings
 from cosmodrome._core.message_id import ForkSafeIds, NowSeconds
@@ -38,6 +39,7 @@ from cosmodrome.errors import (
 )
 from cosmodrome.interceptors import HookContext, HookPoint, Interceptor
 from cosmodrome.message import Message, MessageType, SendReceipt
+from cosmodrome.selection import QueueSelector, placed
 from cosmodrome.transaction import Transaction, TransactionChecker, TransactionResolution
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
@@ -75,7 +77,8 @@ class Producer(Client):
         max_in_flight_bytes: Bytes of bodies under way at most.
         send_timeout: All tries together; the request timeout times max_attempts unless given.
         compress_above: Bodies above so many bytes are gzipped; None for never.
-        queue_selector: Chooses the queue; brokers of the reference choose again.
+        queue_selector: Chooses the queue of each message, see `cosmodrome.selection`; brokers of
+            the reference choose again.
         with_digest: Send a CRC32 that the broker checks.
         by_latency: Pass slow brokers over for a while, as RocketMQ 4 could.
         interceptors: Hooks.
@@ -109,6 +112,7 @@ class Producer(Client):
         self._send_timeout = send_timeout
         self._compress_above = compress_above
         self._selector = queue_selector
+        self._unplaced: dict[str, Message] = {}  # message id → what the selector is asked about
         self._with_digest = with_digest
         self._told = settings.ProducerSettings()
         self._sender: Sender
@@ -168,10 +172,36 @@ class Producer(Client):
             NotRunning, IllegalArgument: As `send`.
         """
         self._check_running()
+        if not self._interceptors:
+            return self._add_now(message)
+        context = self._send_context([message])
+        self._interceptors.before(context)
+        try:
+            future = self._add_now(context.messages[0])
+        except BaseException as error:
+            context.error = error
+            self._interceptors.after(context)
+            raise
+        future.add_done_callback(lambda done: self._after_send(context, done))
+        return future
+
+    def _add_now(self, message: Message) -> "asyncio.Future[SendReceipt]":
         wire = self._encode(message)
         size = len(wire.body)
         self._in_flight.take_now(size)
         return self._outbox.add(message, wire, size)
+
+    def _send_context(self, messages: Sequence[Message]) -> HookContext:
+        topic = messages[0].topic
+        return HookContext(HookPoint.SEND, self._client_id, topic, messages=list(messages))
+
+    def _after_send(self, context: HookContext, done: "asyncio.Future[SendReceipt]") -> None:
+        if done.cancelled():
+            context.error = asyncio.CancelledError()
+        else:
+            context.error = done.exception()
+            context.result = None if context.error else done.result()
+        self._interceptors.after(context)
 
     async def flush(self) -> None:
         """Wait until nothing is under way."""
@@ -184,19 +214,12 @@ class Producer(Client):
             StatusError: It was delivered or recalled already, or the handle is of another topic.
         """
         self._check_running()
-        context = HookContext(HookPoint.RECALL, self._client_id, topic)
-        self._interceptors.before(context)
         request = rpc.RecallMessageRequest(topic=self._resource(topic), recall_handle=recall_handle)
-        try:
+        with self._interceptors.around(HookContext(HookPoint.RECALL, self._client_id, topic)):
             route = await self._route(topic)
             endpoints = route.endpoints[0] if route.endpoints else self._access_point
             answer = await self._rpc.call(endpoints, "RecallMessage", request)
             return str(answer.check().message_id)
-        except CosmodromeError as error:
-            context.error = error
-            raise
-        finally:
-            self._interceptors.after(context)
 
     def begin_transaction(self) -> Transaction:
         """A transaction for one message.
@@ -229,18 +252,52 @@ class Producer(Client):
             raise PayloadTooLarge(
                 f"the body has {len(wire.body)} bytes, the broker takes {self._told.body_bytes_max}"
             )
+        if self._selector is not None:
+            self._unplaced[wire.system_properties.message_id] = message
         return wire
 
     async def _exchange(
         self, topic: str, kind: MessageType, wires: list[pb.Message]
     ) -> list[Outcome]:
+        started_s = asyncio.get_running_loop().time()
         try:
-            found = await self._know(topic, kind)
-            if kind is not MessageType.FIFO:
-                return await self._sender.send(topic, wires)
-            return await self._exchange_ordered(topic, found, wires)
+            outcomes = await self._exchanged(topic, await self._know(topic, kind), kind, wires)
         except CosmodromeError as error:
-            return [error] * len(wires)
+            outcomes = [error] * len(wires)
+        if self._meters.is_on:
+            self._measure_sends(topic, outcomes, started_s)
+        return outcomes
+
+    async def _exchanged(
+        self, topic: str, found: Route, kind: MessageType, wires: list[pb.Message]
+    ) -> list[Outcome]:
+        if self._selector is not None:
+            return await self._exchange_chosen(self._selector, found, wires)
+        if kind is not MessageType.FIFO:
+            return await self._sender.send(topic, wires)
+        return await self._exchange_ordered(topic, found, wires)
+
+    def _measure_sends(self, topic: str, outcomes: list[Outcome], started_s: float) -> None:
+        took_ms = (asyncio.get_running_loop().time() - started_s) * 1000
+        failed = sum(isinstance(outcome, CosmodromeError) for outcome in outcomes)
+        for status, times in (("success", len(outcomes) - failed), ("failure", failed)):
+            if times:
+                self._meters.take(meters.SEND_COST_TIME, topic, took_ms, status=status, times=times)
+
+    async def _exchange_chosen(
+        self, selector: QueueSelector, found: Route, wires: list[pb.Message]
+    ) -> list[Outcome]:
+        """One request for each queue that the selector chose."""
+        messages = [self._unplaced.pop(w.system_properties.message_id) for w in wires]
+        parts, outcomes = placed(selector, found, messages)
+        sent = await asyncio.gather(
+            *(
+                self._sender.send(found.topic, [wires[index] for index in part], queue)
+                for queue, part in parts.items()
+            )
+        )
+        outcomes.update(zip(chain(*parts.values()), chain(*sent), strict=True))
+        return [outcomes[index] for index in range(len(wires))]
 
     async def _exchange_ordered(
         self, topic: str, found: Route, wires: list[pb.Message]
@@ -278,6 +335,13 @@ class Producer(Client):
             raise IllegalArgument(f"one send is of one topic, not of {', '.join(sorted(topics))}")
         if len({message.message_type for message in messages}) > 1:
             raise IllegalArgument("one send is of one message type")
+        if self._interceptors:
+            with self._interceptors.around(self._send_context(messages)) as context:
+                context.result = await self._send_encoded(context.messages)
+            return list(context.result)
+        return await self._send_encoded(messages)
+
+    async def _send_encoded(self, messages: Sequence[Message]) -> list[SendReceipt]:
         wires = [self._encode(message) for message in messages]
         size = sum(len(wire.body) for wire in wires)
         await self._in_flight.take(size)
@@ -291,22 +355,13 @@ class Producer(Client):
         return [result for result in results if isinstance(result, SendReceipt)]
 
     async def _send_hooked(self, message: Message) -> SendReceipt:
-        context = HookContext(HookPoint.SEND, self._client_id, message.topic, messages=[message])
-        self._interceptors.before(context)
-        replaced = context.messages[0]
-        assert isinstance(replaced, Message)
-        wire = self._encode(replaced)
-        size = len(wire.body)
-        await self._in_flight.take(size)
-        try:
-            context.result = await self._outbox.add(replaced, wire, size)
-        except BaseException as error:
-            context.error = error
-            raise
-        finally:
-            self._interceptors.after(context)
-        assert isinstance(context.result, SendReceipt)
-        return context.result
+        with self._interceptors.around(self._send_context([message])) as context:
+            replaced: Message = context.messages[0]
+            wire = self._encode(replaced)
+            size = len(wire.body)
+            await self._in_flight.take(size)
+            receipt = context.result = await self._outbox.add(replaced, wire, size)
+        return receipt
 
     # Transactions.
 
@@ -317,16 +372,17 @@ class Producer(Client):
             )
         transaction.reserve(self)
         try:
-            wire = self._encode(message, is_transaction=True)
-            results = await self._exchange(message.topic, MessageType.TRANSACTION, [wire])
+            with self._interceptors.around(self._send_context([message])) as context:
+                wire = self._encode(context.messages[0], is_transaction=True)
+                results = await self._exchange(message.topic, MessageType.TRANSACTION, [wire])
+                if isinstance(results[0], CosmodromeError):
+                    raise results[0]
+                receipt = context.result = results[0]
         except BaseException:
             transaction.release()
             raise
-        if isinstance(results[0], CosmodromeError):
-            transaction.release()
-            raise results[0]
-        transaction.hold(results[0])
-        return results[0]
+        transaction.hold(receipt)
+        return receipt
 
     async def end_transaction(
         self,
@@ -346,8 +402,6 @@ class Producer(Client):
             if resolution is TransactionResolution.COMMIT
             else HookPoint.ROLLBACK_TRANSACTION
         )
-        context = HookContext(point, self._client_id, receipt.topic)
-        self._interceptors.before(context)
         request = rpc.EndTransactionRequest(
             topic=self._resource(receipt.topic),
             message_id=receipt.message_id,
@@ -355,16 +409,11 @@ class Producer(Client):
             resolution=pb.TransactionResolution.ValueType(resolution),
             source=pb.SOURCE_SERVER_CHECK if from_check else pb.SOURCE_CLIENT,
         )
-        try:
+        with self._interceptors.around(HookContext(point, self._client_id, receipt.topic)):
             route = await self._route(receipt.topic)
             known = {str(endpoints): endpoints for endpoints in route.endpoints}
             endpoints = known.get(receipt.endpoint, self._access_point)
             (await self._rpc.call(endpoints, "EndTransaction", request)).check()
-        except CosmodromeError as error:
-            context.error = error
-            raise
-        finally:
-            self._interceptors.after(context)
 
     async def _on_command(self, command: Command, session: Session) -> None:
         if command.WhichOneof("command") == "recover_orphaned_transaction_command":
@@ -421,7 +470,6 @@ class Producer(Client):
             policy=lambda: self._told.policy,
             find_route=self._route,
             refresh_route=lambda topic: self._route(topic, fresh=True),
-            select=self._selector,
             deadline_s=(
                 self._send_timeout.total_seconds()
                 if self._send_timeout

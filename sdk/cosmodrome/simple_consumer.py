@@ -17,13 +17,14 @@ from datetime import timedelta
 from itertools import count
 from typing import Self
 
+from cosmodrome._client import meters
 from cosmodrome._client.consumer import Consumer, invisible, seconds_or_delta
 from cosmodrome._client.receiving import receive
 from cosmodrome._client.tasks import end
 from cosmodrome._core.route import MessageQueue
 from cosmodrome.builders import SimpleConsumerBuilder
 from cosmodrome.config import ClientConfiguration
-from cosmodrome.errors import CosmodromeError, IllegalArgument, NotFound, NotRunning
+from cosmodrome.errors import IllegalArgument, NotFound, NotRunning
 from cosmodrome.filters import Filter, Subscriptions
 from cosmodrome.interceptors import HookContext, HookPoint, Interceptor
 from cosmodrome.message import MessageView
@@ -124,14 +125,8 @@ class SimpleConsumer(Consumer):
             raise IllegalArgument("nothing is subscribed to")
         topic = topics[next(self._topic_turn) % len(topics)]
         context = HookContext(HookPoint.RECEIVE, self._client_id, topic, self._group)
-        self._interceptors.before(context)
-        try:
+        with self._interceptors.around(context):
             context.messages = await self._until_closed(topic, max_messages, duration)
-        except CosmodromeError as error:
-            context.error = error
-            raise
-        finally:
-            self._interceptors.after(context)
         return context.messages
 
     async def ack(self, message: MessageView | Sequence[MessageView]) -> None:
@@ -143,12 +138,8 @@ class SimpleConsumer(Consumer):
         """
         self._check_running()
         messages = [message] if isinstance(message, MessageView) else list(message)
-        for one in messages:
-            self._hook(HookPoint.ACK, one)
         futures = [self._settler.ack(one) for one in messages]
         results = await asyncio.gather(*futures, return_exceptions=True)
-        for one, result in zip(messages, results, strict=True):
-            self._hook_after(HookPoint.ACK, one, result)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
@@ -163,14 +154,8 @@ class SimpleConsumer(Consumer):
             StatusError, TransportError: As said.
         """
         self._check_running()
-        self._hook(HookPoint.CHANGE_INVISIBLE_DURATION, message)
         duration_ms = seconds_or_delta(invisible) // timedelta(milliseconds=1)
-        try:
-            await self._settler.change_invisible_duration(message, duration_ms)
-        except CosmodromeError as error:
-            self._hook_after(HookPoint.CHANGE_INVISIBLE_DURATION, message, error)
-            raise
-        self._hook_after(HookPoint.CHANGE_INVISIBLE_DURATION, message, None)
+        await self._settler.change_invisible_duration(message, duration_ms)
 
     @asynccontextmanager
     async def processing(
@@ -233,6 +218,9 @@ class SimpleConsumer(Consumer):
         invisible(request, duration)
         timeout_s = max(self._receive_timeout_s, POLLING_MIN_S + 1)
         received = await receive(self._rpc, queue.endpoints, request, timeout_s=timeout_s)
+        if self._meters.is_on and received.messages and received.transport_ms is not None:
+            latency_ms = max(0.0, received.transport_ms)
+            self._meters.take(meters.DELIVERY_LATENCY, queue.topic, latency_ms)
         return received.messages
 
     async def _receive_from_all(
@@ -259,19 +247,6 @@ class SimpleConsumer(Consumer):
         if failure is not None and not found:
             raise failure
         return found
-
-    def _hook(self, point: HookPoint, message: MessageView) -> None:
-        if self._interceptors:
-            self._interceptors.before(self._hook_context(point, message))
-
-    def _hook_after(self, point: HookPoint, message: MessageView, result: object) -> None:
-        if self._interceptors:
-            context = self._hook_context(point, message)
-            context.error = result if isinstance(result, BaseException) else None
-            self._interceptors.after(context)
-
-    def _hook_context(self, point: HookPoint, message: MessageView) -> HookContext:
-        return HookContext(point, self._client_id, message.topic, self._group, messages=[message])
 
     def _take_settings(self, told: pb.Settings) -> None:
         """How long a receive waits is the caller's choice, whatever brokers would like."""

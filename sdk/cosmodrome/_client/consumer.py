@@ -10,7 +10,7 @@ from cosmodrome._client.settling import Settler
 from cosmodrome._core import settings
 from cosmodrome._core.route import MessageQueue
 from cosmodrome.config import ClientConfiguration
-from cosmodrome.errors import CosmodromeError, IllegalArgument
+from cosmodrome.errors import IllegalArgument
 from cosmodrome.filters import Filter, Subscriptions, filters_of
 from cosmodrome.interceptors import HookContext, HookPoint, Interceptor
 from cosmodrome_proto import Duration
@@ -78,15 +78,9 @@ class Consumer(Client):
         if not self._interceptors:
             return await receive(self._rpc, where, request, timeout_s=timeout_s)
         context = HookContext(HookPoint.RECEIVE, self._client_id, queue.topic, self._group)
-        self._interceptors.before(context)
-        try:
+        with self._interceptors.around(context):
             received = await receive(self._rpc, where, request, timeout_s=timeout_s)
             context.messages = list(received.messages)
-        except CosmodromeError as error:
-            context.error = error
-            raise
-        finally:
-            self._interceptors.after(context)
         return received
 
     @property
@@ -94,7 +88,13 @@ class Consumer(Client):
         return self._told.long_polling_ms / 1000 + self._configuration.request_timeout_s
 
     async def _on_started(self) -> None:
-        self._settler = Settler(self._rpc, self._tasks, self._group, self._resource)
+        self._settler = Settler(
+            self._rpc,
+            self._tasks,
+            self._group,
+            self._resource,
+            (self._interceptors, self._client_id),
+        )
 
     async def _flush_acks(self) -> None:
         """Wait for acks under way, one request timeout at most."""

@@ -101,6 +101,7 @@ class Rpc:
         *,
         timeout_s: float = 0.0,
         is_patient: bool = False,
+        more: Metadata = (),
     ) -> Answer:
         """One unary call.
 
@@ -110,6 +111,7 @@ class Rpc:
             request: Its message.
             timeout_s: How long; 0 for the request timeout.
             is_patient: Wait for a broker that cannot be reached yet, as long.
+            more: Metadata beside that of every call.
 
         Raises:
             TransportError: No answer came.
@@ -122,7 +124,7 @@ class Rpc:
             response = await cast("Any", make)(
                 request,
                 timeout=deadline_s,
-                metadata=metadata,
+                metadata=metadata + more,
                 wait_for_ready=is_patient or None,
             )
         except grpc.aio.AioRpcError as error:

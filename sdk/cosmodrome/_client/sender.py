@@ -8,7 +8,7 @@ attempt ─▶ answer ─▶ a receipt or an error per message
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from cosmodrome._client.rpc import Answer, Rpc
@@ -32,7 +32,8 @@ from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
 
 Outcome = SendReceipt | CosmodromeError
-QueueSelector = Callable[[Sequence[MessageQueue], pb.Message], MessageQueue]
+# Brokers of ours keep a queue that is chosen by the client; the reference's choose again.
+QUEUE_ID = "x-cosmodrome-queue-id"
 
 
 @dataclass(slots=True)
@@ -46,20 +47,26 @@ class Sender:
     policy: Callable[[], RetryPolicy]
     find_route: Callable[[str], Awaitable[Route]]
     refresh_route: Callable[[str], Awaitable[Route]]
-    select: QueueSelector | None
     deadline_s: float
     request_timeout_s: float
 
-    async def send(self, topic: str, messages: list[pb.Message]) -> list[Outcome]:
-        """One outcome per message, in order. Never raises a CosmodromeError."""
-        state = _Sending(topic, messages, _now_s() + self.deadline_s)
+    async def send(
+        self, topic: str, messages: list[pb.Message], queue: MessageQueue | None = None
+    ) -> list[Outcome]:
+        """One outcome per message, in order. Never raises a CosmodromeError.
+
+        Args:
+            topic: Where to.
+            messages: What is sent in one request.
+            queue: Where exactly; None for wherever the rules say.
+        """
+        state = _Sending(topic, messages, _now_s() + self.deadline_s, queue)
         attempt = 0
         while attempt < self.max_attempts and state.left and _now_s() < state.ends_s:
             attempt += 1
             try:
-                candidates = self._candidates(await self.find_route(topic), state.left_messages())
-                queue = candidates[(attempt - 1) % len(candidates)]
-                answered = await self._attempt(queue, state)
+                candidates = self._candidates(await self.find_route(topic), state)
+                answered = await self._attempt(candidates[(attempt - 1) % len(candidates)], state)
                 if isinstance(answered[0], TopicNotFound):
                     raise answered[0]
                 state.take(answered)
@@ -80,11 +87,11 @@ class Sender:
                 await self._rest(failure, attempt, state.ends_s)
         return state.outcomes()
 
-    def _candidates(self, found: Route, messages: list[pb.Message]) -> list[MessageQueue]:
+    def _candidates(self, found: Route, state: "_Sending") -> list[MessageQueue]:
         writable = found.writable
-        if self.select is not None and writable:
-            return [self.select(writable, messages[0])]
-        group = messages[0].system_properties.message_group
+        if state.queue is not None:
+            return [state.queue]
+        group = state.left_messages()[0].system_properties.message_group
         if group:
             return [route.queue_for_group(writable, group)]
         isolated = self.isolation.isolated(_now_ms())
@@ -94,7 +101,8 @@ class Sender:
         messages = state.left_messages()
         for message in messages:
             message.system_properties.queue_id = queue.queue_id
-        if len(messages) > 1 and messages[0].system_properties.message_group:
+        is_chosen = state.queue is not None
+        if len(messages) > 1 and messages[0].system_properties.message_group and not is_chosen:
             # Each its own queue; all are of one broker, see `by_broker`.
             writable = (await self.find_route(state.topic)).writable
             for message in messages:
@@ -107,6 +115,7 @@ class Sender:
                 "SendMessage",
                 rpc.SendMessageRequest(messages=messages),
                 timeout_s=max(0.001, min(state.ends_s - started, self.request_timeout_s)),
+                more=((QUEUE_ID, str(queue.queue_id)),) if is_chosen else (),
             )
         except TransportError:
             self.isolation.failed(queue.endpoints)
@@ -148,8 +157,11 @@ class _Sending:
     would come after it.
     """
 
-    def __init__(self, topic: str, messages: list[pb.Message], ends_s: float) -> None:
+    def __init__(
+        self, topic: str, messages: list[pb.Message], ends_s: float, queue: MessageQueue | None
+    ) -> None:
         self.topic = topic
+        self.queue = queue
         self.ends_s = ends_s
         self.has_fresh_route = False
         self.failure: CosmodromeError | None = None

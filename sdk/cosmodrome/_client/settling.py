@@ -17,7 +17,13 @@ from cosmodrome._client.tasks import Tasks
 from cosmodrome._core import endpoints as endpoint_text
 from cosmodrome._core import status
 from cosmodrome._core.endpoints import Endpoints
-from cosmodrome.errors import CosmodromeError, InternalError, InvalidReceiptHandle
+from cosmodrome.errors import (
+    CosmodromeError,
+    IllegalArgument,
+    InternalError,
+    InvalidReceiptHandle,
+)
+from cosmodrome.interceptors import HookContext, HookPoint, Interceptors
 from cosmodrome.message import MessageView, Receipt
 from cosmodrome_proto import Duration
 from cosmodrome_proto import definition_pb2 as pb
@@ -42,20 +48,56 @@ class _Lane:
 
 
 class Settler:
-    """Ends the deliveries of one consumer."""
+    """Ends the deliveries of one consumer.
+
+    Args:
+        rpc_, tasks: The consumer's.
+        group: Its group.
+        resource: Names as they go over the wire.
+        hooks: The consumer's interceptors and client id, for ACK and its siblings.
+    """
 
     def __init__(
-        self, rpc_: Rpc, tasks: Tasks, group: str, resource: Callable[[str], pb.Resource]
+        self,
+        rpc_: Rpc,
+        tasks: Tasks,
+        group: str,
+        resource: Callable[[str], pb.Resource],
+        hooks: tuple[Interceptors, str],
     ) -> None:
         self._rpc = rpc_
         self._tasks = tasks
         self._group = group
+        self._interceptors, self._client_id = hooks
         self._resource = resource
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._endpoints: dict[str, Endpoints] = {}
 
     def ack(self, message: MessageView) -> "Future[None]":
         """Acknowledge; the future says how it went, once, without another try."""
+        return self._hooked_ack(message) if self._interceptors else self._ack(message)
+
+    def _hooked_ack(self, message: MessageView) -> "Future[None]":
+        context = self._hook(HookPoint.ACK, message)
+        try:
+            self._interceptors.before(context)
+        except Exception as error:
+            refused: Future[None] = asyncio.get_running_loop().create_future()
+            refused.set_exception(_refusal(error))
+            return refused
+
+        def after(done: "Future[None]") -> None:
+            context.error = asyncio.CancelledError() if done.cancelled() else done.exception()
+            self._interceptors.after(context)
+
+        future = self._ack(message)
+        future.add_done_callback(after)
+        return future
+
+    def _hook(self, point: HookPoint, message: MessageView) -> HookContext:
+        return HookContext(point, self._client_id, message.topic, self._group, messages=[message])
+
+    def _ack(self, message: MessageView) -> "Future[None]":
         receipt = receipt_of(message)
         lane = self._lanes.get((receipt.endpoint, message.topic))
         if lane is None:
@@ -113,8 +155,9 @@ class Settler:
         if message.lite_topic:
             request.lite_topic = message.lite_topic
         where = self._where(receipt)
-        answer = await self._rpc.call(where, "ChangeInvisibleDuration", request)
-        receipt.handle = answer.check().receipt_handle or receipt.handle
+        with self._interceptors.around(self._hook(HookPoint.CHANGE_INVISIBLE_DURATION, message)):
+            answer = await self._rpc.call(where, "ChangeInvisibleDuration", request)
+            receipt.handle = answer.check().receipt_handle or receipt.handle
 
     async def nack_for_sure(
         self, message: MessageView, duration_ms: int, *, suspend: bool = False
@@ -149,8 +192,9 @@ class Settler:
         )
         if message.lite_topic:
             request.lite_topic = message.lite_topic
-        where = self._where(receipt)
-        (await self._rpc.call(where, "ForwardMessageToDeadLetterQueue", request)).check()
+        where, point = self._where(receipt), HookPoint.FORWARD_TO_DEAD_LETTER_QUEUE
+        with self._interceptors.around(self._hook(point, message)):
+            (await self._rpc.call(where, "ForwardMessageToDeadLetterQueue", request)).check()
 
     async def forward_for_sure(self, message: MessageView, max_attempts: int) -> None:
         """Give a message up, trying until it is done or pointless."""
@@ -225,6 +269,15 @@ def receipt_of(message: MessageView) -> Receipt:
     """The receipt of a view that came from a receive."""
     assert message.receipt is not None, "the message was not received, it cannot be settled"
     return message.receipt
+
+
+def _refusal(error: Exception) -> CosmodromeError:
+    """What an interceptor raised, as an error of ours."""
+    if isinstance(error, CosmodromeError):
+        return error
+    refused = IllegalArgument(f"an interceptor refused: {error!r}")
+    refused.__cause__ = error
+    return refused
 
 
 def _settle(future: "Future[None]", error: CosmodromeError | None) -> None:

@@ -69,10 +69,18 @@ class BrokerEvents(Protocol):
 class Messaging(Protocol):
     """The verbs of producers and consumers."""
 
-    def send(self, topic: str, messages: Sequence[NewMessage]) -> list[SendReceipt]:
+    def send(
+        self, topic: str, messages: Sequence[NewMessage], queue_id: int = -1
+    ) -> list[SendReceipt]:
         """Store messages of one topic, atomically; receipts in the same order.
 
+        Args:
+            topic: Where to.
+            messages: What.
+            queue_id: The queue for all of them; -1 for the broker's choice.
+
         Raises:
+            BadRequest: There is no such queue.
             TopicNotFound: No such topic, and topics are not created on first use.
             MessageTypeConflict: A message the topic does not take.
             Forbidden: The topic takes no writes.

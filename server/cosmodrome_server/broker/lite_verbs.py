@@ -71,9 +71,11 @@ class LiteVerbs(OperationVerbs):
 
     # Sending
 
-    def _plan_send(self, state: TopicState, messages: Sequence[NewMessage]) -> list[MessageRecord]:
+    def _plan_send(
+        self, state: TopicState, messages: Sequence[NewMessage], queue_id: int
+    ) -> list[MessageRecord]:
         if state.topic.topic_type is not TopicType.LITE:
-            return super()._plan_send(state, messages)
+            return super()._plan_send(state, messages, queue_id)
         by_name: dict[str, list[NewMessage]] = {}
         for message in messages:
             by_name.setdefault(message.lite_topic, []).append(message)

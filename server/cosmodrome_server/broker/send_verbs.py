@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from cosmodrome_server.broker.catalogue_verbs import CatalogueVerbs
 from cosmodrome_server.broker.statistics import SIZE_BOUNDS
 from cosmodrome_server.core.catalogue import TopicState
-from cosmodrome_server.core.send import check_acceptance, plan_send
+from cosmodrome_server.core.send import ANY_QUEUE, check_acceptance, plan_send
 from cosmodrome_server.errors import OverloadedError
 from cosmodrome_server.model.log import MessageRecord, MessageState
 from cosmodrome_server.model.message import MessageType, NewMessage, SendReceipt
@@ -19,12 +19,14 @@ class SendVerbs(CatalogueVerbs):
 
     _recall_handles: RecallHandles
 
-    def send(self, topic: str, messages: Sequence[NewMessage]) -> list[SendReceipt]:
+    def send(
+        self, topic: str, messages: Sequence[NewMessage], queue_id: int = ANY_QUEUE
+    ) -> list[SendReceipt]:
         """See `Messaging`."""
         state = self._topic(topic)
         check_acceptance(state, messages)
         self._check_bounds(messages)
-        records = self._plan_send(state, messages)
+        records = self._plan_send(state, messages, queue_id)
         positions = self._put_messages(records)
         self._count_sent(topic, messages)
         if records[0].state is MessageState.DELAYED or state.topic.topic_type is TopicType.MIXED:
@@ -34,9 +36,11 @@ class SendVerbs(CatalogueVerbs):
             for message, record in zip(messages, records, strict=True)
         ]
 
-    def _plan_send(self, state: TopicState, messages: Sequence[NewMessage]) -> list[MessageRecord]:
+    def _plan_send(
+        self, state: TopicState, messages: Sequence[NewMessage], queue_id: int
+    ) -> list[MessageRecord]:
         first_check_ms = self._settings.transaction_first_check_ms
-        return plan_send(state, messages, self._now(), first_check_ms)
+        return plan_send(state, messages, self._now(), first_check_ms, queue_id)
 
     def _recallable(
         self,

@@ -1,5 +1,6 @@
 """Where new messages go: which queue, which offset, at once or later.
 
+    a chosen queue     that one, for all of the send
     message group      the queue of its hash, per message also inside a batch
     priority           queue min(priority, queues - 1)
     everything else    one queue for the whole batch, the next one for the next batch
@@ -11,11 +12,12 @@ from collections.abc import Sequence
 
 from cosmodrome_server.core.catalogue import TopicState
 from cosmodrome_server.core.hashing import java_hash, queue_of_message_group
-from cosmodrome_server.errors import Forbidden, MessageTypeConflict
+from cosmodrome_server.errors import BadRequest, Forbidden, MessageTypeConflict
 from cosmodrome_server.model.log import MessageRecord, MessageState
 from cosmodrome_server.model.message import MessageType, NewMessage
 from cosmodrome_server.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, TopicType
 
+ANY_QUEUE = -1
 _TAKES_ALL = (DEAD_LETTER_PREFIX, RETRY_PREFIX)
 _ACCEPTED = {
     TopicType.NORMAL: frozenset({MessageType.NORMAL}),
@@ -50,7 +52,11 @@ def check_acceptance(topic: TopicState, messages: Sequence[NewMessage]) -> None:
 
 
 def plan_send(
-    topic: TopicState, messages: Sequence[NewMessage], now_ms: int, first_check_ms: int
+    topic: TopicState,
+    messages: Sequence[NewMessage],
+    now_ms: int,
+    first_check_ms: int,
+    chosen: int = ANY_QUEUE,
 ) -> list[MessageRecord]:
     """Place messages of one topic that `check_acceptance` let pass; records in their order.
 
@@ -62,14 +68,22 @@ def plan_send(
         now_ms: The log's time.
         first_check_ms: How long after that a half message is first asked about, where it
             does not say so itself.
+        chosen: The producer's choice of queue, if it has one.
+
+    Raises:
+        BadRequest: There is no such queue.
     """
     ends = topic.next_offsets
     queues = len(ends)
+    if chosen >= queues:
+        raise BadRequest(f"topic {topic.topic.name} has queues 0 to {queues - 1}, no {chosen}")
     rotated = (topic.last_queue + 1) % queues
     taken: dict[int, int] = {}
     records = []
     for message in messages:
-        if message.message_group:
+        if chosen >= 0:
+            queue_id = chosen
+        elif message.message_group:
             queue_id = queue_of_message_group(message.message_group, queues)
         elif message.priority >= 0:
             queue_id = min(message.priority, queues - 1)

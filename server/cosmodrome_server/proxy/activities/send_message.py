@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 
 from cosmodrome_proto import service_pb2 as rpc
-from cosmodrome_server.errors import MessageCorrupted
+from cosmodrome_server.errors import BadRequest, MessageCorrupted
 from cosmodrome_server.model.message import SendReceipt
 from cosmodrome_server.proxy import convert, status
 from cosmodrome_server.proxy.context import Context
 from cosmodrome_server.proxy.encoding import varint
 from cosmodrome_server.proxy.front import Call
+
+# Our SDK says so where its user chose a queue. The field `queue_id` cannot: official clients fill
+# it in and expect the broker to choose again, and 0 and nothing look alike.
+QUEUE_ID = "x-cosmodrome-queue-id"
 
 
 def send_message(context: Context, call: Call, request: rpc.SendMessageRequest) -> bytes:
@@ -29,7 +33,16 @@ def send_message(context: Context, call: Call, request: rpc.SendMessageRequest) 
     converted = convert.new_messages(
         messages, context.rules, context.names, context.clock.now_ms(), call.peer
     )
-    return _encoded(context.broker.send(topic, converted))
+    chosen = call.headers.get(QUEUE_ID)
+    if chosen is None:
+        return _encoded(context.broker.send(topic, converted))
+    return _encoded(context.broker.send(topic, converted, _queue_id(chosen)))
+
+
+def _queue_id(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise BadRequest(f"the header {QUEUE_ID} is a queue's number, not {text[:80]!r}")
+    return int(text)
 
 
 def _encoded(receipts: Sequence[SendReceipt]) -> bytes:
