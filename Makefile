@@ -56,7 +56,8 @@ crash: $(MARK)-dev gate
 	@$(PYTEST) -m 'slow or not slow' tests/crash $(ARGS)
 
 simulation: $(MARK)-dev
-	@$(PYTEST) -m 'slow or not slow' tests/simulation $(ARGS)
+	@$(PYTEST) -m 'slow or not slow' tests/simulation
+	@$(BIN)/python -m tests.simulation $(ARGS)
 
 fuzz: $(MARK)-dev gate
 	@$(PYTEST) -m 'slow or not slow' tests/fuzz $(ARGS)

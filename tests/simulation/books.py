@@ -28,7 +28,9 @@ class Sent:
         is_recalled: … and answered.
         is_end_tried: The word was given.
         is_ended: … and answered.
+        ended_ms: When the word was first given.
         is_delivered: Somebody got it.
+        is_expired: It lay in its queue for as long as messages are kept.
     """
 
     topic: str
@@ -42,10 +44,19 @@ class Sent:
     is_recalled: bool = False
     is_end_tried: bool = False
     is_ended: bool = False
+    ended_ms: int = 0
     is_delivered: bool = False
+    is_expired: bool = False
+
+    @property
+    def visible_ms(self) -> int:
+        """It was not in its queue before this."""
+        return max(self.stored_ms, self.due_ms, self.ended_ms)
 
     @property
     def must_arrive(self) -> bool:
+        if self.is_expired:
+            return False
         if self.is_half:
             return self.intent is True and self.is_ended
         if self.is_recall_tried and not self.is_delivered:

@@ -3,6 +3,7 @@
     clients      send, commit, roll back, recall; receive, acknowledge, hide, give up
     time         passes, in steps of milliseconds to hours; the wall clock jumps, also back
     the disk     is slow (frames wait), forgets what was not synced, tears writes
+    retention    of every other seed takes whole segments after 30 days, which pass in jumps
     the end      comes at any operation of the disk: the process is killed, or the power fails;
                  or between two operations, cleanly
 
@@ -12,7 +13,7 @@ by running its seed. `tests/simulation/books.py` says what must be true.
 
 import asyncio
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -35,6 +36,8 @@ from tests.support.inline_worker import InlineWorker
 from tests.support.memory_checkpoints import MemoryCheckpoints
 
 DIRECTORY = Path("/data/shard-0000")
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 OPTIONS = LogOptions(
     segment_bytes=32_768,
     reserve_bytes=4_096,
@@ -44,8 +47,6 @@ OPTIONS = LogOptions(
 )
 ATTEMPTS_MAX = 4
 INVISIBLE_MS = 10_000
-HOUR_MS = 3_600_000
-DAY_MS = 24 * HOUR_MS
 TOPICS = {
     "orders": (TopicType.NORMAL, 3),
     "steps": (TopicType.FIFO, 2),
@@ -92,6 +93,7 @@ class Simulation:
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
+        self._retention_ms = 30 * DAY_MS * (seed % 2)
         self._loop = SimulatedLoop()
         self._loop.set_exception_handler(self._caught)
         self._trace = hashlib.blake2b(digest_size=16)
@@ -151,7 +153,7 @@ class Simulation:
             self._random.randbytes,
         )
         broker = LocalBroker(
-            CommitLog(DIRECTORY, OPTIONS, platform),
+            CommitLog(DIRECTORY, replace(OPTIONS, retention_ms=self._retention_ms), platform),
             self._clocks,
             BrokerSettings(checkpoint_ms=5_000, checkpoint_bytes=20_000),
             self._errors.append,
@@ -291,7 +293,9 @@ class Simulation:
         self._wake()
 
     def _jump(self) -> None:
-        self._clocks.wall_ms += self._random.choice((-1, 1)) * self._random.choice(
+        # More often forward: while the clock is behind the log, the log's time stands still.
+        directions = (-1, 1, 1) if self._retention_ms else (-1, 1)
+        self._clocks.wall_ms += self._random.choice(directions) * self._random.choice(
             (1_000, HOUR_MS, 40 * DAY_MS)
         )
         self._note("jump", self._clocks.wall_ms)
@@ -365,6 +369,7 @@ class Simulation:
         if sent.intent is None:
             sent.intent = self._random.random() < 0.7
         was_tried, sent.is_end_tried = sent.is_end_tried, True
+        sent.ended_ms = sent.ended_ms or self._clocks.wall_ms
         try:
             self._broker.end_transaction("deals", name, commit=sent.intent, from_check=bool(asked))
         except InvalidTransactionId:
@@ -464,7 +469,12 @@ class Simulation:
         assert not self._errors, self._errors
         if self._is_dead:
             self._crash(is_power_cut=True)
-        self._clocks.wall_ms = self._latest_ms + 50 * DAY_MS
+        # Past the longest delay, and the life of a half message.
+        self._clocks.wall_ms = self._latest_ms + 4 * DAY_MS
+        self._wake()
+        for sent in self._books.sent.values():
+            kept_ms = self._latest_ms + HOUR_MS - sent.visible_ms
+            sent.is_expired = 0 < self._retention_ms < kept_ms
         quiet = 0
         while quiet < 12:
             quiet += 1
@@ -496,7 +506,7 @@ class Simulation:
         if topic not in {known.name for known in self._broker.topics()}:
             return []
         names: list[str] = []
-        at = 0
+        at = self._broker.offset_at(topic, 0, 0)
         while True:
             pulled = self._broker.pull(PullQuery("", topic, 0, at, 32))
             names += [message_id(message.system) for message in pulled.messages]

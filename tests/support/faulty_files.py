@@ -29,15 +29,30 @@ class Crash(BaseException):
 
 
 class _Inode:
-    """The bytes of a file: as seen, as synced, and the writes between."""
+    """The bytes of a file: as seen, as synced, and the writes between.
 
-    def __init__(self, data: bytes = b"") -> None:
-        self.data = bytearray(data)
-        self.synced = bytearray(data)
+    Both are one object, which the disks after a kill share, until something changes them.
+    """
+
+    __slots__ = ("allocated", "data", "pending", "synced")
+
+    def __init__(self, data: bytearray | None = None) -> None:
+        self.data = bytearray() if data is None else data
+        self.synced = self.data
         self.pending: list[tuple[int, bytes]] = []
-        self.allocated = len(data)
+        self.allocated = len(self.data)
+
+    def own(self) -> None:
+        """What is done to `data` from now on nobody else sees."""
+        if self.synced is self.data:
+            self.synced, self.data = bytearray(self.data), bytearray(self.data)
+
+    def copy(self) -> "_Inode":
+        """The file as the next process finds it when only this one dies."""
+        return _Inode(self.data if self.synced is self.data else bytearray(self.data))
 
     def write(self, position: int, data: bytes) -> None:
+        self.own()
         end = position + len(data)
         if end > len(self.data):
             self.data.extend(bytes(end - len(self.data)))
@@ -51,6 +66,8 @@ class _Inode:
         self.synced.extend(bytes(len(self.data) - len(self.synced)))
 
     def after_cut(self, random: Random) -> "_Inode":
+        if self.synced is self.data:
+            return _Inode(self.data)
         kept = bytearray(self.synced)
         for position, data in self.pending:
             fate = random.randrange(3)
@@ -60,7 +77,7 @@ class _Inode:
                 for start in range(0, len(data), SECTOR_BYTES):
                     if random.random() < 0.5:
                         _put(kept, position + start, data[start : start + SECTOR_BYTES])
-        return _Inode(bytes(kept))
+        return _Inode(kept)
 
 
 def _put(data: bytearray, position: int, written: bytes) -> None:
@@ -109,13 +126,15 @@ class FaultyFiles:
     def killed(self) -> "FaultyFiles":
         """The disk after the process died but not the machine: nothing is lost."""
         disk = FaultyFiles()
-        disk._names = {path: _Inode(bytes(inode.data)) for path, inode in self._names.items()}
+        disk._names = {path: inode.copy() for path, inode in self._names.items()}
         disk._synced_names = dict(disk._names)
         return disk
 
     def content(self, path: Path) -> bytearray:
         """The bytes of a file, to be damaged at will."""
-        return self._names[path].data
+        inode = self._names[path]
+        inode.own()
+        return inode.data
 
     @property
     def used_bytes(self) -> int:
@@ -149,7 +168,10 @@ class FaultyFiles:
 
     def names(self, directory: Path) -> list[str]:
         """See `Files`."""
-        return sorted(path.name for path in self._names if path.parent == directory)
+        # The simulation asks a million times: strings are quicker than paths.
+        start = f"{directory}/"
+        names = [str(path)[len(start) :] for path in self._names if str(path).startswith(start)]
+        return sorted(name for name in names if "/" not in name)
 
     def make_directory(self, path: Path) -> None:
         """See `Files`; directories are there by themselves."""
@@ -249,6 +271,7 @@ class _FaultyFile:
         """See `File`."""
         self._disk.changes("allocate")
         self._disk.take_space(self._inode, position + length)
+        self._inode.own()
         missing = position + length - len(self._inode.data)
         self._inode.data.extend(bytes(max(0, missing)))
 

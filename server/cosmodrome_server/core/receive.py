@@ -152,12 +152,12 @@ class ReceivePlanner:
         self.plan.settled.append(Ack(self._demand.lease_ms, *progress.place, 0, queue_offset))
 
     def read(self, progress: Progress, queue_offset: int) -> MessageRecord | None:
-        """Read a message; None, counted as lost, if it is damaged or gone."""
+        """Read a message; None if it is damaged, which counts as lost, or gone by retention."""
         _, topic_id, queue_id = progress.place
         try:
             return self._reader.read(topic_id, queue_id, queue_offset)
         except (CorruptFrame, MessageNotFound):
-            self.plan.lost += 1
+            self.plan.lost += queue_offset >= self._reader.min_offset(topic_id, queue_id)
             return None
 
     def pop_ready(self, progress: Progress, run: Found, attempt: int) -> None:

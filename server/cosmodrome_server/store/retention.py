@@ -58,14 +58,20 @@ def first_to_keep(sealed: list[Stored], active: Stored, limits: Limits) -> int:
     """
     kept_bytes = active.size + sum(segment.size for segment in sealed)
     floor = min(limits.floor_number, active.number)
-    for at, segment in enumerate(sealed):
+    gone = 0
+    for segment in sealed:
         is_old = segment.last_ms < limits.before_ms
         is_too_much = 0 < limits.bytes_max < kept_bytes
-        needed_from = min(later.oldest_number for later in [*sealed[at + 1 :], active])
-        if segment.number >= min(floor, needed_from) or not (is_old or is_too_much):
-            return segment.number
+        if segment.number >= floor or not (is_old or is_too_much):
+            break
         kept_bytes -= segment.size
-    return active.number
+        gone += 1
+    # What stays may point into what would go: segments that point at each other go together.
+    needed_from = min(segment.oldest_number for segment in [*sealed[gone:], active])
+    while gone and sealed[gone - 1].number >= needed_from:
+        gone -= 1
+        needed_from = min(needed_from, sealed[gone].oldest_number)
+    return [*sealed[gone:], active][0].number
 
 
 class Retention:

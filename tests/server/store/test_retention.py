@@ -40,8 +40,15 @@ def test_a_segment_that_a_later_one_points_into_is_kept() -> None:
     sealed = [stored(1, 100), stored(2, 200), stored(3, 300, oldest=2)]
 
     assert first_to_keep(sealed, ACTIVE, Limits(250, 0, NO_FLOOR)) == 2
-    assert first_to_keep(sealed, ACTIVE, Limits(999, 0, NO_FLOOR)) == 2
     assert first_to_keep(SEALED, stored(4, oldest=3), Limits(999, 0, NO_FLOOR)) == 3
+
+
+def test_segments_that_only_each_other_need_go_together() -> None:
+    sealed = [stored(1, 100), stored(2, 200, oldest=1), stored(3, 300, oldest=2), stored(4, 400)]
+
+    assert first_to_keep(sealed, stored(5), Limits(350, 0, NO_FLOOR)) == 4
+    assert first_to_keep(sealed, stored(5), Limits(250, 0, NO_FLOOR)) == 1
+    assert first_to_keep(sealed, stored(5, oldest=3), Limits(999, 0, NO_FLOOR)) == 1
 
 
 def old_world(options: LogOptions = SMALL) -> World:
