@@ -11,10 +11,12 @@ one lite topic back without counting an attempt.
 
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import Self
 
 from cosmodrome._client.consumer import Consumer
 from cosmodrome._client.lite import SYNC_S, LiteTopics, OffsetOption
 from cosmodrome._client.session import Command, Session
+from cosmodrome.builders import LitePushConsumerBuilder, LiteSimpleConsumerBuilder
 from cosmodrome.config import ClientConfiguration
 from cosmodrome.errors import CosmodromeError, IllegalArgument
 from cosmodrome.interceptors import Interceptor
@@ -91,6 +93,9 @@ class LitePushConsumer(_Lite, PushConsumer):
         listener: Takes a `MessageView`, returns a `ConsumeResult`; sync or async.
         concurrency: Listener calls at a time.
         max_cached_messages, max_cached_bytes: Fetched and not settled.
+        consume_timeout: A call that takes longer is a failure; None for no bound.
+        accelerated: Lite topics of one fetch go side by side.
+        close_timeout: How long `close` waits for listener calls under way.
         interceptors: Hooks.
     """
 
@@ -106,6 +111,9 @@ class LitePushConsumer(_Lite, PushConsumer):
         concurrency: int = 20,
         max_cached_messages: int = 1024,
         max_cached_bytes: int = 64 << 20,
+        consume_timeout: timedelta | float | None = None,
+        accelerated: bool = False,
+        close_timeout: timedelta | float = 30,
         interceptors: Iterable[Interceptor] = (),
     ) -> None:
         if not bind_topic:
@@ -119,8 +127,16 @@ class LitePushConsumer(_Lite, PushConsumer):
             concurrency=concurrency,
             max_cached_messages=max_cached_messages,
             max_cached_bytes=max_cached_bytes,
+            consume_timeout=consume_timeout,
+            accelerated=accelerated,
+            close_timeout=close_timeout,
             interceptors=interceptors,
         )
+
+    @classmethod
+    def builder(cls) -> "LitePushConsumerBuilder[Self]":  # type: ignore[override]  # other options
+        """Build step by step, as Java does."""
+        return LitePushConsumerBuilder(cls)
 
     async def _on_started(self) -> None:
         await super()._on_started()
@@ -167,6 +183,11 @@ class LiteSimpleConsumer(_Lite, SimpleConsumer):
             await_duration=await_duration,
             interceptors=interceptors,
         )
+
+    @classmethod
+    def builder(cls) -> "LiteSimpleConsumerBuilder[Self]":  # type: ignore[override]  # as above
+        """Build step by step, as Java does."""
+        return LiteSimpleConsumerBuilder(cls)
 
     async def _on_started(self) -> None:
         await super()._on_started()

@@ -32,6 +32,7 @@ from cosmodrome._client.pull_reader import Reader
 from cosmodrome._core import convert, settings
 from cosmodrome._core.route import MessageQueue
 from cosmodrome.allocation import Strategy
+from cosmodrome.builders import PullConsumerBuilder
 from cosmodrome.config import ClientConfiguration
 from cosmodrome.errors import (
     BadRequest,
@@ -132,6 +133,11 @@ class PullConsumer(Client):
         self._arrived = asyncio.Event()
         self._drained = asyncio.Event()
         self._turn = 0
+
+    @classmethod
+    def builder(cls) -> "PullConsumerBuilder[Self]":
+        """Build step by step, in the manner of Java's builders."""
+        return PullConsumerBuilder(cls)
 
     @classmethod
     def broadcast(

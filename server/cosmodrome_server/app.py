@@ -71,6 +71,7 @@ class App:
     certificates: Certificates | None
     failure: asyncio.Future[Exception]
     metrics: MetricsEndpoint | None
+    collector: Collector
     _background: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def stop(self) -> None:
@@ -93,10 +94,10 @@ class App:
         if self.metrics is not None:
             await asyncio.to_thread(self.metrics.close)
 
-    def run_in_background(self, loop: asyncio.AbstractEventLoop, collector: Collector) -> None:
+    def run_in_background(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start what runs by the clock: expiry of clients, certificates, the loop's own lag."""
         self._background.add(loop.create_task(self._tick()))
-        self._background.add(loop.create_task(collector.probe_loop()))
+        self._background.add(loop.create_task(self.collector.probe_loop()))
 
     async def _tick(self) -> None:
         seconds = 0
@@ -184,8 +185,8 @@ async def _assemble(
     context.advertise(_advertised(config, front.address[1]))
     events.connect(sessions, context.store_host)
     metrics = _metrics_port(config, collector, health)
-    app = App(config, broker, context, front, health, certificates, failure, metrics)
-    app.run_in_background(loop, collector)
+    app = App(config, broker, context, front, health, certificates, failure, metrics, collector)
+    app.run_in_background(loop)
     health.set(Serving.SERVING)
     return app
 

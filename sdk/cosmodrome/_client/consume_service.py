@@ -253,7 +253,9 @@ class FifoConsumeService(ConsumeService):
             if self._accelerated:
                 groups: dict[str, list[MessageView]] = {}
                 for message in messages:
-                    groups.setdefault(message.message_group, []).append(message)
+                    groups.setdefault(message.message_group or message.lite_topic, []).append(
+                        message
+                    )
                 async with asyncio.TaskGroup() as together:
                     for group in groups.values():
                         together.create_task(self._in_order(queue, group))

@@ -1,6 +1,9 @@
 """Blocking twins of the lite consumers."""
 
+from typing import Self
+
 from cosmodrome import lite_consumer as _lite
+from cosmodrome.builders import LitePushConsumerBuilder, LiteSimpleConsumerBuilder
 from cosmodrome.lite_consumer import OffsetOption
 from cosmodrome.sync.push_consumer import Listening
 from cosmodrome.sync.simple_consumer import Receiving
@@ -10,6 +13,11 @@ class LitePushConsumer(Listening[_lite.LitePushConsumer]):
     """Blocking twin of `cosmodrome.LitePushConsumer`."""
 
     _make = _lite.LitePushConsumer
+
+    @classmethod
+    def builder(cls) -> LitePushConsumerBuilder[Self]:
+        """Build step by step, as Java does."""
+        return LitePushConsumerBuilder(cls)
 
     @property
     def lite_topics(self) -> frozenset[str]:
@@ -29,6 +37,11 @@ class LiteSimpleConsumer(Receiving[_lite.LiteSimpleConsumer]):
     """Blocking twin of `cosmodrome.LiteSimpleConsumer`."""
 
     _make = _lite.LiteSimpleConsumer
+
+    @classmethod
+    def builder(cls) -> LiteSimpleConsumerBuilder[Self]:
+        """Build step by step, as Java does."""
+        return LiteSimpleConsumerBuilder(cls)
 
     @property
     def lite_topics(self) -> frozenset[str]:

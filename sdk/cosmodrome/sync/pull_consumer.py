@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from cosmodrome import pull_consumer as _pull
+from cosmodrome.builders import PullConsumerBuilder
 from cosmodrome.config import ClientConfiguration
 from cosmodrome.errors import NotRunning
 from cosmodrome.filters import Filter
@@ -18,6 +19,11 @@ class PullConsumer(BlockingClient[_pull.PullConsumer]):
     """Blocking twin of `cosmodrome.PullConsumer`."""
 
     _make = _pull.PullConsumer
+
+    @classmethod
+    def builder(cls) -> PullConsumerBuilder[Self]:
+        """Build step by step, in the manner of Java's builders."""
+        return PullConsumerBuilder(cls)
 
     @classmethod
     def broadcast(

@@ -155,6 +155,13 @@ class TestBroker:
         """What no group consumed."""
         return self._on_loop(self._left)
 
+    def client_metrics(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        """What clients pushed: (name, labels) → count of a distribution, value of a gauge.
+
+        Needs `settings={"metrics.collector": "proxy"}`; clients push once a minute and on closing.
+        """
+        return self._on_loop(self._pushed)
+
     # Time.
 
     def advance(self, duration: timedelta) -> None:
@@ -236,6 +243,17 @@ class TestBroker:
             self._app.broker.wake()
             self._app.context.sessions.tick()
             await self._app.broker.drain()
+
+    def _pushed(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        snapshot = self._app.collector.snapshot()
+        found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+        for name, values in snapshot.fleet_values.items():
+            found.update({(name, frozenset(labels)): value for labels, value in values.items()})
+        for name, histograms in snapshot.fleet_distributions.items():
+            found.update(
+                {(name, frozenset(labels)): sum(one.counts) for labels, one in histograms.items()}
+            )
+        return found
 
     def _left(self) -> Leftovers:
         broker = self._app.broker
