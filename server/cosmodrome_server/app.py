@@ -151,7 +151,8 @@ async def _assemble(
     """Make every other part around a broker, and listen."""
     loop = asyncio.get_running_loop()
     sessions = Sessions(broker, clock, config)
-    sessions.restore()
+    if not config.server.strict:  # the reference's proxies forget their clients
+        sessions.restore()
     certificates = Certificates(config) if config.tls.mode != "off" else None
     streams = StreamReplies(loop)
     context = Context(

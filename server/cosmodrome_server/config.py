@@ -43,7 +43,8 @@ class Server(_Area, frozen=True):
 
     `advertised` is the endpoint given to clients that name none; empty echoes the
     address each client used, which works behind NAT and in containers. `front` is
-    what speaks HTTP/2; `auto` takes the gate where it is installed.
+    what speaks HTTP/2; `auto` takes the gate where it is installed. `strict` does without
+    what the reference's servers do not have, for testing clients: see docs/wire.md.
     """
 
     host: str = "127.0.0.1"

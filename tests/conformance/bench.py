@@ -79,7 +79,8 @@ class Bench:
         """A server for this scenario alone, which may start it otherwise and restart it."""
         if not self.broker.is_ours:
             raise NotApplicable("needs a server that the test starts")
-        async with server(*flags) as ours:
+        mode = ("--strict",) if self.broker.is_strict else ()
+        async with server(*flags, *mode) as ours:
             connection = self.connect(endpoint=ours.endpoint, credentials=credentials)
             yield OwnBench(
                 broker=ours,

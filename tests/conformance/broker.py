@@ -39,6 +39,7 @@ class Broker(Protocol):
 
     endpoint: str
     is_ours: bool
+    is_strict: bool
 
     async def create_topic(self, name: str, kind: str, queues: int) -> None:
         """Make a topic; `kind` is normal, fifo, delay, transaction, priority, lite or mixed."""
@@ -62,6 +63,7 @@ class OwnServer:
     def __init__(self, data: Path, *flags: str) -> None:
         self.endpoint = ""
         self.data = data
+        self.is_strict = "--strict" in flags
         self._flags = flags
         self._log = data.parent / f"{data.name}.log"
         self._process: asyncio.subprocess.Process | None = None
@@ -143,6 +145,8 @@ class OwnServer:
 
 class GivenServer:
     """A server that somebody else started: of ours by its Control service, or by `admin`."""
+
+    is_strict = False
 
     def __init__(self, endpoint: str, admin: str | None) -> None:
         self.endpoint = endpoint
@@ -232,10 +236,13 @@ async def server(*flags: str) -> AsyncIterator[OwnServer]:
 
 
 @asynccontextmanager
-async def under_test() -> AsyncIterator[Broker]:
-    """The server that the environment names, or one of our own."""
+async def under_test(*, is_strict: bool = False) -> AsyncIterator[Broker]:
+    """The server that the environment names, or one of our own, which may be a strict one."""
     endpoint = os.environ.get("COSMODROME_TEST_ENDPOINT")
-    if endpoint:
+    if is_strict:
+        async with server("--strict") as ours:
+            yield ours
+    elif endpoint:
         yield GivenServer(endpoint, os.environ.get("COSMODROME_TEST_ADMIN"))
     else:
         async with server("--dev") as ours:

@@ -9,21 +9,22 @@ from typing import Any
 import pytest
 
 from tests.conformance.laboratory import Laboratory, Outcome
+from tests.conformance.languages import SDK
 from tests.conformance.report import write_if_complete
 
 
 class Background:
     """An event loop in a thread of its own, with the laboratory in it."""
 
-    def __init__(self, cells: list[Any]) -> None:
+    def __init__(self, cells: list[Any], *, is_strict: bool = False) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="laboratory")
         self._thread.start()
-        self.laboratory = self._submit(self._made(cells)).result()
+        self.laboratory = self._submit(self._made(cells, is_strict)).result()
         self._running = self._submit(self.laboratory.run())
 
-    async def _made(self, cells: list[Any]) -> Laboratory:
-        return Laboratory(cells)
+    async def _made(self, cells: list[Any], is_strict: bool) -> Laboratory:
+        return Laboratory(cells, is_strict=is_strict)
 
     def _submit(self, coroutine: Any) -> "Future[Any]":
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -58,3 +59,18 @@ def laboratory(request: pytest.FixtureRequest) -> Iterator[Background]:
     yield background
     background.close()
     write_if_complete(background.laboratory)
+
+
+@pytest.fixture(scope="module")
+def strict_laboratory(request: pytest.FixtureRequest) -> Iterator[Background]:
+    """The same against a server in strict mode, with our SDK alone."""
+    cells = [
+        (item.callspec.params["strict_scenario"], SDK)
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        and hasattr(item, "callspec")
+        and "strict_scenario" in item.callspec.params
+    ]
+    background = Background(cells, is_strict=True)
+    yield background
+    background.close()

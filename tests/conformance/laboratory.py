@@ -55,7 +55,10 @@ class Laboratory:
         self,
         cells: Iterable[tuple[Scenario, Language]],
         on_outcome: Callable[[Cell, Outcome], None] = lambda _cell, _outcome: None,
+        *,
+        is_strict: bool = False,
     ) -> None:
+        self._is_strict = is_strict
         self._cells = list(cells)
         self._on_outcome = on_outcome
         self._done = {
@@ -74,7 +77,7 @@ class Laboratory:
     async def run(self) -> None:
         """Run every cell; what goes wrong for all of them is the outcome of each."""
         try:
-            async with under_test() as broker:
+            async with under_test(is_strict=self._is_strict) as broker:
                 await self._run_all(broker)
         except (ServerFailed, OSError, ExceptionGroup) as error:
             self._conclude(Outcome(Result.FAILED, f"{type(error).__name__}: {error}"))

@@ -25,6 +25,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run cells of the catalogue.")
     parser.add_argument("scenarios", nargs="*", help="numbers or their beginnings, or short")
     parser.add_argument("--client", action="append", help="python, node, java, go, rust")
+    parser.add_argument("--strict", action="store_true", help="against a server of ours that is")
     parser.add_argument("--out", type=Path, help="write the outcomes as JSON")
     chosen = parser.parse_args()
     cells = [
@@ -35,7 +36,7 @@ def main() -> int:
         and (not chosen.client or language.name in chosen.client)
         and _is_chosen(scenario, chosen.scenarios)
     ]
-    outcomes = asyncio.run(_run(cells))
+    outcomes = asyncio.run(_run(cells, is_strict=chosen.strict))
     if chosen.out:
         chosen.out.write_text(raw(outcomes))
     failed = [cell for cell, outcome in outcomes.items() if outcome.result is Result.FAILED]
@@ -52,8 +53,8 @@ def _is_chosen(scenario: Scenario, wanted: list[str]) -> bool:
     )
 
 
-async def _run(cells: list[tuple[Scenario, Language]]) -> dict[Cell, Outcome]:
-    laboratory = Laboratory(cells, _say)
+async def _run(cells: list[tuple[Scenario, Language]], *, is_strict: bool) -> dict[Cell, Outcome]:
+    laboratory = Laboratory(cells, _say, is_strict=is_strict)
     await laboratory.run()
     return laboratory.outcomes()
 

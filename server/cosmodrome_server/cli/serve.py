@@ -61,7 +61,7 @@ def _parser(*, show_only: bool) -> argparse.ArgumentParser:
         help="create topics and groups on first use, switch reflection on",
     )
     parser.add_argument(
-        "--strict", action="store_true", help="refuse exactly what the reference does"
+        "--strict", action="store_true", help="do without what Apache RocketMQ does not have"
     )
     parser.add_argument(
         "--set",

@@ -7,8 +7,9 @@
 
 Every business error becomes a Status in a response that is gRPC OK; any other exception
 is a bug: logged with its traceback, answered INTERNAL_SERVER_ERROR without one. A method
-of these services that this server does not know is answered a Status too, never
-UNIMPLEMENTED, so that a newer client can read why.
+of these services that this server does not know is answered a Status too, not
+UNIMPLEMENTED, so that a newer client can read why. Under `server.strict` what the reference
+does not have is not there, and is UNIMPLEMENTED as it is there.
 """
 
 import logging
@@ -53,7 +54,7 @@ from cosmodrome_server.proxy.bulk.table import BULK
 from cosmodrome_server.proxy.context import CLIENT_ID, Activity, Context, Reply
 from cosmodrome_server.proxy.encoding import bytes_field
 from cosmodrome_server.proxy.flow import FlowControl
-from cosmodrome_server.proxy.front import Call, Handler, Kind
+from cosmodrome_server.proxy.front import Call, GrpcStatus, Handler, Kind
 from cosmodrome_server.proxy.health import SERVICE as HEALTH_SERVICE
 from cosmodrome_server.proxy.health import Health
 from cosmodrome_server.proxy.reflection import SERVICES as REFLECTION_SERVICES
@@ -84,6 +85,9 @@ MESSAGING: dict[str, Activity[Any]] = {
     "RecallMessage": recall_message,
     "SyncLiteSubscription": sync_lite_subscription,
 }
+
+# What the reference's proxies do not have; absent under `server.strict`.
+OURS_ONLY = frozenset({"PullMessage", "UpdateOffset", "GetOffset", "QueryOffset"})
 
 # Their answers leave at once: they look, or what they change may be lost with the process.
 PROMPT = frozenset(
@@ -127,9 +131,12 @@ def routes(context: Context, health: Health, *, has_reflection: bool) -> list[Rp
 
 
 def _business(context: Context) -> list[Rpc]:
+    messaging = MESSAGING
+    if context.config.server.strict:
+        messaging = {name: act for name, act in MESSAGING.items() if name not in OURS_ONLY}
     return [
         Rpc(f"/{MESSAGING_SERVICE}/Telemetry", Kind.BIDI, lambda call: telemetry(context, call)),
-        *_service(context, MESSAGING_SERVICE, MESSAGING),
+        *_service(context, MESSAGING_SERVICE, messaging),
         *_service(context, ADMIN_SERVICE, ADMIN),
         *_service(context, CONTROL_SERVICE, CONTROL),
         *_service(context, BULK_SERVICE, BULK),
@@ -149,7 +156,8 @@ def _service(context: Context, service: str, table: Mapping[str, Activity[Any]])
         for method in methods(service)
         if method.name in table
     ]
-    return [*found, Rpc(f"/{service}/*", Kind.UNARY, _unknown)]
+    unknown = _unimplemented if context.config.server.strict else _unknown
+    return [*found, Rpc(f"/{service}/*", Kind.UNARY, unknown)]
 
 
 class _Boundary:
@@ -257,3 +265,7 @@ _REFUSALS: dict[str, Callable[[Call, Exception], bytes]] = {
 
 def _unknown(call: Call) -> None:
     call.reply(status.status_field(pb.NOT_IMPLEMENTED, "this server does not know the method"))
+
+
+def _unimplemented(call: Call) -> None:
+    call.finish(GrpcStatus.UNIMPLEMENTED, "this server does not know the method (server.strict)")

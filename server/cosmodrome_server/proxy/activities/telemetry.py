@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
-from cosmodrome_server.core.client_session import CONSUMERS, LITE_CONSUMERS
+from cosmodrome_server.core.client_session import CONSUMERS, LITE_CONSUMERS, ClientType
 from cosmodrome_server.core.filter_expression import compile_filter
 from cosmodrome_server.errors import (
     BadRequest,
@@ -122,7 +122,8 @@ def check_settings(context: Context, sent: pb.Settings) -> None:
     for entry in sent.subscription.subscriptions:
         compile_filter(filter_of(entry.expression))
     client_type = client_type_of(sent)
-    if client_type not in CONSUMERS:
+    is_foreign = context.config.server.strict and client_type is ClientType.PULL_CONSUMER
+    if client_type not in CONSUMERS or is_foreign:
         raise BadRequest(f"client type {sent.client_type} cannot subscribe")
     if client_type in LITE_CONSUMERS:
         _check_lite(context, sent.subscription.group.name)
