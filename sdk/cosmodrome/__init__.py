@@ -26,7 +26,8 @@ from cosmodrome.message import DelayLevel, Message, MessageType, MessageView, Se
 from cosmodrome.offsets import FileOffsetStore, MemoryOffsetStore, OffsetStore
 from cosmodrome.orderly import ConsumeOrderlyContext, ConsumeOrderlyStatus
 from cosmodrome.producer import Batching, Producer
-from cosmodrome.pull_consumer import FlowControl, PullConsumer, StartFrom
+from cosmodrome.pull_consumer import PullConsumer
+from cosmodrome.pulling import FlowControl, OffsetReset, StartFrom
 from cosmodrome.push_consumer import PushConsumer
 from cosmodrome.results import ConsumeResult, TopicLimits
 from cosmodrome.simple_consumer import SimpleConsumer
@@ -62,6 +63,7 @@ __all__ = [
     "MessageView",
     "NotRunning",
     "OffsetOption",
+    "OffsetReset",
     "OffsetStore",
     "Producer",
     "PullConsumer",

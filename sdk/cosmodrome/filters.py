@@ -34,13 +34,18 @@ class Filter:
             raise IllegalArgument("a SQL filter needs a condition")
         return cls(condition, FilterType.SQL)
 
+    @property
+    def takes_all_tags(self) -> bool:
+        """Whether there is nothing to check; SQL is for the broker alone."""
+        return self.filter_type is FilterType.SQL or self.expression in ("", "*")
+
     def takes_tag(self, tag: str) -> bool:
         """Whether a tag fits; True for SQL, which only the broker evaluates.
 
         Brokers select tags by hash; a check by text costs little and makes up for those
         that do not compare the text themselves.
         """
-        if self.filter_type is FilterType.SQL or self.expression in ("", "*"):
+        if self.takes_all_tags:
             return True
         return tag in {part.strip() for part in self.expression.split("||")}
 

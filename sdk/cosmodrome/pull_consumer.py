@@ -19,16 +19,14 @@ PullMessage: ours; the reference's proxies do not have it yet.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import Enum
 from pathlib import Path
 from typing import Self
 
 from cosmodrome import allocation
 from cosmodrome._client.client import Client
 from cosmodrome._client.consumer import seconds_or_delta
-from cosmodrome._client.pull_reader import Reader
+from cosmodrome._client.pull_reader import Pulled, Reader
 from cosmodrome._core import convert, settings
 from cosmodrome._core.route import MessageQueue
 from cosmodrome.allocation import Strategy
@@ -45,6 +43,7 @@ from cosmodrome.errors import (
 from cosmodrome.filters import Filter
 from cosmodrome.message import MessageView
 from cosmodrome.offsets import FileOffsetStore, OffsetStore, Place
+from cosmodrome.pulling import FlowControl, OffsetReset, StartFrom
 from cosmodrome_proto import Duration
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
@@ -56,29 +55,6 @@ REBALANCE_S = 20.0
 _ILLEGAL_OFFSET = pb.ILLEGAL_OFFSET
 
 
-class StartFrom(Enum):
-    """Where to begin on a queue without a stored offset, or with one that is gone."""
-
-    FIRST = "first"
-    LAST = "last"
-
-
-@dataclass(frozen=True, slots=True)
-class FlowControl:
-    """How much is read ahead of `poll`.
-
-    Attributes:
-        messages, body_bytes: Per queue; RocketMQ 4's numbers.
-        span: Largest offset read less smallest not polled, per queue; 0 for no bound.
-        total_messages: Over all queues.
-    """
-
-    messages: int = 1000
-    body_bytes: int = 100 << 20
-    span: int = 2000
-    total_messages: int = 10_000
-
-
 class PullConsumer(Client):
     """Reads queues at offsets.
 
@@ -88,7 +64,8 @@ class PullConsumer(Client):
         topics: Read all queues of these (or this member's share).
         filters: Topic → filter; everything unless given.
         offset_store: Keeps offsets; the broker unless given.
-        start_from: Where nothing is stored.
+        start_from: Where nothing is stored: an end, or a moment.
+        offset_reset: Where to go on when an offset does not exist.
         auto_commit: Commit what `poll` gave out every 5 s and at close.
         members: Names of all members that share the queues; me is `member`.
         member: This member's name.
@@ -104,7 +81,8 @@ class PullConsumer(Client):
         topics: Iterable[str] = (),
         filters: Mapping[str, Filter | str] | None = None,
         offset_store: OffsetStore | None = None,
-        start_from: StartFrom = StartFrom.FIRST,
+        start_from: StartFrom | datetime = StartFrom.FIRST,
+        offset_reset: OffsetReset = OffsetReset.NEAREST,
         auto_commit: bool = True,
         members: Sequence[str] = (),
         member: str = "",
@@ -124,6 +102,8 @@ class PullConsumer(Client):
         }
         self._store = offset_store
         self._start_from = start_from
+        self._offset_reset = offset_reset
+        self._failure: CosmodromeError | None = None
         self._auto_commit = auto_commit
         self._members, self._member = members, member
         self._strategy = strategy
@@ -238,6 +218,10 @@ class PullConsumer(Client):
         """Take what was read, waiting for the first.
 
         Messages of one queue come in their order; queues take turns.
+
+        Raises:
+            OffsetNotFound: An offset does not exist, and `offset_reset` is ERROR.
+            NotRunning: The consumer was closed.
         """
         self._check_running()
         seconds = seconds_or_delta(timeout).total_seconds()
@@ -245,6 +229,9 @@ class PullConsumer(Client):
         ends = loop.time() + seconds
         while not (found := self._take(max_messages)):
             self._check_running()
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
             left = ends - loop.time()
             if left <= 0:
                 return []
@@ -300,7 +287,7 @@ class PullConsumer(Client):
     async def _read_for_ever(self, reader: Reader) -> None:
         while self._readers.get((reader.queue.topic, reader.queue.queue_id)) is reader:
             await reader.allowed.wait()
-            if self._is_full(reader):
+            if reader.is_stuck or self._is_full(reader):
                 self._drained.clear()
                 await self._drained.wait()
                 continue
@@ -313,14 +300,10 @@ class PullConsumer(Client):
                 await asyncio.sleep(FAILED_S)
 
     def _is_full(self, reader: Reader) -> bool:
-        flow = self._flow
-        span = reader.next_read - reader.polled
-        return (
-            len(reader.cached) >= flow.messages
-            or reader.cached_bytes >= flow.body_bytes
-            or (bool(flow.span) and bool(reader.cached) and span >= flow.span)
-            or sum(len(r.cached) for r in self._readers.values()) >= flow.total_messages
-        )
+        queues = sum(topic == reader.queue.topic for topic, _ in self._readers)
+        if self._flow.is_full(reader, max(1, queues)):
+            return True
+        return sum(len(r.cached) for r in self._readers.values()) >= self._flow.total_messages
 
     async def _read_once(self, reader: Reader) -> None:
         generation = reader.generation
@@ -338,7 +321,7 @@ class PullConsumer(Client):
         if pulled is None or generation != reader.generation:
             return  # sought elsewhere meanwhile, or not read any more
         if pulled.failure is not None and pulled.failure.code == _ILLEGAL_OFFSET:
-            await self._mend_offset(reader, pulled.next_offset)
+            await self._mend_offset(reader, pulled)
             return
         if pulled.failure is not None:
             raise pulled.failure
@@ -346,10 +329,21 @@ class PullConsumer(Client):
         if pulled.messages:
             self._arrived.set()
 
-    async def _mend_offset(self, reader: Reader, nearest: int | None) -> None:
-        """What is stored is gone, or was never there: begin where it is said to begin."""
-        policy = pb.BEGINNING if self._start_from is StartFrom.FIRST else pb.END
-        offset = await self._query(reader.queue, policy) if nearest is None else nearest
+    async def _mend_offset(self, reader: Reader, pulled: Pulled) -> None:
+        """What is stored is gone, or was never there: go on where `offset_reset` says."""
+        reset, nearest = self._offset_reset, pulled.next_offset
+        if reset is OffsetReset.ERROR:
+            queue = reader.queue
+            text = f"offset {reader.next_read} of {queue.topic} {queue.queue_id} does not exist"
+            self._failure = OffsetNotFound(text, code=_ILLEGAL_OFFSET)
+            self._arrived.set()
+            reader.is_stuck = True  # until it is sought elsewhere
+            return
+        if reset is OffsetReset.NEAREST and nearest is not None:
+            offset = nearest
+        else:
+            policy = pb.END if reset is OffsetReset.LAST else pb.BEGINNING
+            offset = await self._query(reader.queue, policy)
         _log.warning(
             "offset %d of %s %d does not exist, reading on at %d",
             reader.next_read,
@@ -376,6 +370,8 @@ class PullConsumer(Client):
                 return int(answer.check().offset)
             except OffsetNotFound:
                 pass
+        if isinstance(self._start_from, datetime):
+            return await self._query(queue, pb.TIMESTAMP, self._start_from)
         policy = pb.BEGINNING if self._start_from is StartFrom.FIRST else pb.END
         return await self._query(queue, policy)
 

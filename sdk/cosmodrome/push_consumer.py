@@ -446,6 +446,7 @@ class PushConsumer(Consumer):
         started_s = asyncio.get_running_loop().time()
         received = await self._hooked_receive(queue.queue, request)
         topic, transport_ms = queue.queue.topic, received.transport_ms
+        received.messages = self._leave_out(received.messages, queue.filter)
         self._seen.pulled(topic, received.messages, started_s, transport_ms)
         return received
 

@@ -221,7 +221,7 @@ class SimpleConsumer(Consumer):
         if self._meters.is_on and received.messages and received.transport_ms is not None:
             latency_ms = max(0.0, received.transport_ms)
             self._meters.take(meters.DELIVERY_LATENCY, queue.topic, latency_ms)
-        return received.messages
+        return self._leave_out(received.messages, wanted)
 
     async def _receive_from_all(
         self, queues: list[MessageQueue], max_messages: int, duration: timedelta

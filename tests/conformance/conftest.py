@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any
 
 import pytest
@@ -11,6 +11,8 @@ import pytest
 from tests.conformance.laboratory import Laboratory, Outcome
 from tests.conformance.languages import SDK
 from tests.conformance.report import write_if_complete
+
+END_SECONDS = 60.0
 
 
 class Background:
@@ -34,6 +36,9 @@ class Background:
         return outcome
 
     def close(self) -> None:
+        if self.laboratory.is_done:
+            # Cancelling what ends by itself would leave processes behind.
+            wait([self._running], timeout=END_SECONDS)
         self._running.cancel()
         self._submit(_others_ended()).result()
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -71,6 +71,11 @@ class Laboratory:
         outcome: Outcome = await self._done[cell]
         return outcome
 
+    @property
+    def is_done(self) -> bool:
+        """Whether every cell has its outcome; drivers and server may still be ending."""
+        return all(future.done() for future in self._done.values())
+
     def outcomes(self) -> dict[Cell, Outcome]:
         return {cell: future.result() for cell, future in self._done.items() if future.done()}
 

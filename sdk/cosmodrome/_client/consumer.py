@@ -1,6 +1,8 @@
 """What every consumer of a group does beside what every client does."""
 
 import asyncio
+import logging
+import weakref
 from collections.abc import Iterable
 from datetime import timedelta
 
@@ -13,9 +15,12 @@ from cosmodrome.config import ClientConfiguration
 from cosmodrome.errors import IllegalArgument
 from cosmodrome.filters import Filter, Subscriptions, filters_of
 from cosmodrome.interceptors import HookContext, HookPoint, Interceptor
+from cosmodrome.message import MessageView
 from cosmodrome_proto import Duration
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
+
+_log = logging.getLogger("cosmodrome")
 
 
 class Consumer(Client):
@@ -83,6 +88,41 @@ class Consumer(Client):
             context.messages = list(received.messages)
         return received
 
+    def _leave_out(self, messages: list[MessageView], wanted: Filter) -> list[MessageView]:
+        """Messages whose tag is wanted; the others are acknowledged unseen.
+
+        Brokers that select by the hash of a tag deliver others of the same hash.
+        """
+        if wanted.takes_all_tags:
+            return messages
+        kept = [message for message in messages if wanted.takes_tag(message.tag)]
+        if len(kept) < len(messages):
+            for message in messages:
+                if not wanted.takes_tag(message.tag):
+                    self._tasks.spawn(self._settler.ack_for_sure(message), "ack unwanted")
+        return kept
+
+    def _warn_of_others(self) -> None:
+        """Members of a group that subscribe differently lose messages: say so."""
+        for other in list(_started):
+            if (
+                other is not self
+                and other.is_running
+                and other.group == self._group
+                and other._access_point == self._access_point  # noqa: SLF001 - a sibling
+                and other.subscriptions != self.subscriptions
+            ):
+                _log.warning(
+                    "members of group %s subscribe differently, %s to %s and %s to %s: "
+                    "each gets only part of what it wants",
+                    self._group,
+                    self._client_id,
+                    sorted(self._subscriptions),
+                    other.client_id,
+                    sorted(other.subscriptions),
+                    extra={"group": self._group},
+                )
+
     @property
     def _receive_timeout_s(self) -> float:
         return self._told.long_polling_ms / 1000 + self._configuration.request_timeout_s
@@ -95,6 +135,8 @@ class Consumer(Client):
             self._resource,
             (self._interceptors, self._client_id),
         )
+        _started.add(self)
+        self._warn_of_others()
 
     async def _flush_acks(self) -> None:
         """Wait for acks under way, one request timeout at most."""
@@ -130,6 +172,10 @@ class Consumer(Client):
 
     def _termination_request(self) -> rpc.NotifyClientTerminationRequest:
         return rpc.NotifyClientTerminationRequest(group=self._resource(self._group))
+
+
+# Consumers of this process, to find members of one group that subscribe differently.
+_started: "weakref.WeakSet[Consumer]" = weakref.WeakSet()
 
 
 def _duration(milliseconds: int) -> Duration:

@@ -41,6 +41,7 @@ class Reader:
         self.polled = 0  # the offset to commit: everything before it was given out
         self.cached: list[MessageView] = []
         self.cached_bytes = 0
+        self.is_stuck = False  # its offset does not exist; a seek ends that
         self.generation = 0  # a seek makes reads under way void
         self.allowed = asyncio.Event()
         self.allowed.set()
@@ -55,6 +56,7 @@ class Reader:
         """Read on at `offset`."""
         self.interrupt()
         self.generation += 1
+        self.is_stuck = False
         self.cached.clear()
         self.cached_bytes = 0
         self.next_read = self.polled = offset

@@ -191,6 +191,22 @@ class TestBroker:
         finally:
             self._on_loop(lambda: self._faults.active.remove(fault))
 
+    @contextmanager
+    def recording(self) -> Iterator[list[str]]:
+        """The names of the RPCs that clients call while the block lasts, in order.
+
+        Example:
+            with broker.recording() as calls:
+                producer.send(message)
+            assert calls.count("SendMessage") == 1
+        """
+        calls: list[str] = []
+        self._on_loop(lambda: self._faults.recordings.append(calls))
+        try:
+            yield calls
+        finally:
+            self._on_loop(lambda: self._faults.recordings.remove(calls))
+
     def restart(self, *, crash: bool = False) -> None:
         """Stop and start on the same port and data; `crash` stops without a goodbye."""
         self._run(self._close_for_restart(crash=crash))

@@ -47,6 +47,7 @@ class Faults:
 
     def __init__(self) -> None:
         self.active: list[Fault] = []
+        self.recordings: list[list[str]] = []
 
     def around(self, route: Rpc) -> Rpc:
         """The same RPC with faults in front of it."""
@@ -55,6 +56,8 @@ class Faults:
 
     def _handler(self, name: str, handler: Handler) -> Handler:
         def handle(call: Call) -> None:
+            for recording in self.recordings:
+                recording.append(name)
             fault = self._take(name)
             if fault is None:
                 handler(call)
