@@ -2,7 +2,8 @@
 
     clients      send, commit, roll back, recall; receive, acknowledge, hide, give up
     time         passes, in steps of milliseconds to hours; the wall clock jumps, also back
-    the disk     is slow (frames wait), forgets what was not synced, tears writes
+    the disk     is slow (frames wait), forgets what was not synced, tears writes, and will not
+                 be read for a while
     retention    of every other seed takes whole segments after 30 days, which pass in jumps
     the end      comes at any operation of the disk: the process is killed, or the power fails;
                  or between two operations, cleanly
@@ -19,7 +20,12 @@ from random import Random
 
 from cosmodrome_server.broker.local_broker import Attachments, LocalBroker
 from cosmodrome_server.broker.settings import BrokerSettings
-from cosmodrome_server.errors import InvalidReceiptHandle, InvalidTransactionId, MessageNotFound
+from cosmodrome_server.errors import (
+    InvalidReceiptHandle,
+    InvalidTransactionId,
+    MessageNotFound,
+    ReadFailed,
+)
 from cosmodrome_server.model.group import ConsumeFrom, CustomizedBackoff, Group
 from cosmodrome_server.model.message import Delivery, MessageType, NewMessage, StoredMessage
 from cosmodrome_server.model.queries import ANY_QUEUE, PullQuery, ReceiveQuery
@@ -251,6 +257,8 @@ class Simulation:
             await self._act()
         except Crash:
             self._is_dead = True
+        except ReadFailed:
+            assert self._disk.unreadable
         if self._random.random() < 0.6:
             await self._settle()
         assert not self._errors, self._errors
@@ -282,10 +290,19 @@ class Simulation:
                 self._writer.release()
         elif choice < 0.7:
             self._arm_crash()
-        elif choice < 0.85:
+        elif choice < 0.8:
             await self._restart()
+        elif choice < 0.9:
+            self._refuse_reads()
         else:
             self._jump()
+
+    def _refuse_reads(self) -> None:
+        """One kind of file cannot be read, until this is called again or the broker ends."""
+        is_bad = self._disk.unreadable is None
+        kind = self._random.choice((".seg", ".idx", ".tb"))
+        self._disk.unreadable = (kind, 0, 1 << 32) if is_bad else None
+        self._note("reads", self._disk.unreadable)
 
     def _pass_time(self) -> None:
         step = self._random.choice((1, 50, 400, 3_000, INVISIBLE_MS, 60_000, HOUR_MS))
@@ -464,6 +481,7 @@ class Simulation:
     async def _finish(self) -> None:
         """Let all time pass, acknowledge all that is there, and balance the books."""
         self._disk.on_operation = lambda _: None
+        self._disk.unreadable = None
         self._writer.release()
         await self._settle()
         assert not self._errors, self._errors

@@ -11,7 +11,13 @@ from pathlib import Path
 from random import Random
 
 from cosmodrome_server.errors import CorruptFrame, MessageNotFound
-from cosmodrome_server.model.log import MessageRecord, MessageState, RecordKind, Replayed
+from cosmodrome_server.model.log import (
+    END_TRANSACTION_HEAD,
+    MessageRecord,
+    MessageState,
+    RecordKind,
+    Replayed,
+)
 from cosmodrome_server.store.commit_log import CommitLog
 from cosmodrome_server.store.group_commit import Durability
 from cosmodrome_server.store.platform import LogOptions, Platform
@@ -108,10 +114,14 @@ class World:
         elif record.kind is RecordKind.ACK:
             self.counters[record.payload] = self.counters.get(record.payload, 0) + 1
             self._dirty.add(record.payload)
-        elif record.kind is RecordKind.END_TRANSACTION and record.payload in self.halves:
-            position = self.halves.pop(record.payload)
-            self._dirty.add(record.payload)
-            self.log.index(2, 0, self.log.max_offset(2, 0), (position, 9, 5_000))
+        elif record.kind is RecordKind.END_TRANSACTION:
+            _, position, _, _, _, queue_offset, _, _ = END_TRANSACTION_HEAD.unpack_from(
+                record.payload
+            )
+            name = record.payload[END_TRANSACTION_HEAD.size :]
+            self.halves.pop(name, None)
+            self._dirty.add(name)
+            self.log.index(2, 0, queue_offset, (position, 9, 5_000))
 
     def _index(self, record: MessageRecord, position: int) -> None:
         if record.state is MessageState.HALF:
@@ -136,7 +146,9 @@ class World:
 
     def end(self, name: bytes) -> None:
         """Stage the commit of a half message."""
-        self._stage(RecordKind.END_TRANSACTION, b"half" + name)
+        place = (2, 0, self.log.max_offset(2, 0))
+        head = END_TRANSACTION_HEAD.pack(0, self.halves[b"half" + name], 5_000, *place, 9, True)
+        self._stage(RecordKind.END_TRANSACTION, head + b"half" + name)
 
     def ack(self, key: bytes) -> None:
         """Stage a record that counts."""

@@ -130,8 +130,8 @@ class OffsetVerbs(ReceiveVerbs):
         queue = (state.topic_id, query.queue_id)
         try:
             record = self._log.read(*queue, at)
-        except (CorruptFrame, MessageNotFound):
-            self._counters.lost_messages += 1
+        except (CorruptFrame, MessageNotFound) as error:
+            self._counters.lost_messages += isinstance(error, CorruptFrame)
             return None
         if not self._shard.matchers.of(query.filter).matches(record):
             return None

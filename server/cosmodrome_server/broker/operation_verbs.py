@@ -166,5 +166,5 @@ class OperationVerbs(TimerVerbs):
                 continue
             try:
                 yield queue_offset, self._log.read(source.topic_id, 0, queue_offset)
-            except (CorruptFrame, MessageNotFound):
-                self._counters.lost_messages += 1
+            except (CorruptFrame, MessageNotFound) as error:
+                self._counters.lost_messages += isinstance(error, CorruptFrame)

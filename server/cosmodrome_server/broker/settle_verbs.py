@@ -214,10 +214,9 @@ class SettleVerbs(SendVerbs):
         _, topic_id, queue_id = progress.place
         try:
             original = self._log.read(topic_id, queue_id, queue_offset)
-        except (CorruptFrame, MessageNotFound):
+        except (CorruptFrame, MessageNotFound) as error:
             # What retention took is not damaged.
-            is_stored = queue_offset >= self._log.min_offset(topic_id, queue_id)
-            self._counters.lost_messages += is_stored
+            self._counters.lost_messages += isinstance(error, CorruptFrame)
             self._put(Ack(lease_ms, *progress.place, lease_id, queue_offset))
             return
         target = self._dead_letter_topic(owner)

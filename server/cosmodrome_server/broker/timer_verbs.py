@@ -56,7 +56,7 @@ class TimerVerbs(TransactionVerbs):
         self._load_hour = 0
         self._load_copied = 0
         self._copy_ms = self._clock.monotonic_ms() + _COPY_EVERY_MS
-        self._fire_resume_ms = 0
+        self._fire_resume_ms = self._load_resume_ms = 0
         self._swept_hour = 0
         # (frame, first position) of delayed messages that were not durable when last asked.
         self._delayed_frames: deque[tuple[int, int]] = deque()
@@ -111,7 +111,7 @@ class TimerVerbs(TransactionVerbs):
     def _scheduled(self, entry: TimerEntry, wanted: int) -> Scheduled | None:
         record = self._delayed_at(entry.position)
         if record is None:
-            record = _fetch(self._buckets, [entry])[entry.position]
+            record = _fetch(self._buckets, [entry]).get(entry.position)
         topic = None if record is None else self._shard.catalogue.topics_by_id.get(record.topic_id)
         if record is None or topic is None or wanted not in {0, record.topic_id}:
             return None
@@ -186,11 +186,14 @@ class TimerVerbs(TransactionVerbs):
             self._fetched.clear()
             return records
         if not self._worker.is_busy:
-            self._worker.run(partial(_fetch, self._buckets, missing), self._take_fetched)
+            then = partial(self._take_fetched, len(missing))
+            self._worker.run(partial(_fetch, self._buckets, missing), then)
         return None
 
-    def _take_fetched(self, fetched: dict[int, MessageRecord | None]) -> None:
-        self._fetched = fetched
+    def _take_fetched(self, wanted: int, fetched: dict[int, MessageRecord | None]) -> None:
+        self._fetched.update(fetched)
+        if len(fetched) < wanted:
+            self._fire_resume_ms = self._now() + _RETRY_MS
         self._commit.touch()
 
     def _placed(self, records: list[MessageRecord], now_ms: int) -> Iterator[MessageRecord]:
@@ -227,16 +230,19 @@ class TimerVerbs(TransactionVerbs):
             self._commit.touch()
             return
         hour = timers.hour_to_load(now_ms)
-        if hour is None or self._worker.is_busy:
+        if hour is None or self._worker.is_busy or now_ms < self._load_resume_ms:
             return
         self._load_hour = hour
         self._load_copied = timers.begin_load(hour)
         if self._buckets.is_kept:
+            # Before the answer: a load that fails is tried again after a while.
+            self._load_resume_ms = now_ms + _RETRY_MS
             self._worker.run(partial(self._buckets.load, hour), self._take_loaded)
         else:
             timers.end_load(hour)
 
     def _take_loaded(self, loaded: Loaded) -> None:
+        self._load_resume_ms = 0
         self._loading = _entries(loaded)
         self._commit.touch()
 
@@ -293,11 +299,14 @@ class TimerVerbs(TransactionVerbs):
         first = super()._next_deadline_ms()
         due_ms = timers.next_deadline_ms()
         if due_ms != NEVER_MS:
-            due_ms = max(due_ms, self._fire_resume_ms)
+            is_loaded = not timers.hours or timers.is_loaded(timers.hours[0])
+            resume_ms = self._fire_resume_ms if is_loaded else self._load_resume_ms
+            due_ms = max(due_ms, resume_ms)
             first = min(first, self._look_again(self._until(due_ms)))
         unloaded = [hour for hour in timers.hours[:2] if not timers.is_loaded(hour)]
         if unloaded and not (self._worker.is_busy or self._loading):
-            load_ms = self._until(unloaded[0] * HOUR_MS - LOAD_AHEAD_MS)
+            load_ms = max(unloaded[0] * HOUR_MS - LOAD_AHEAD_MS, self._load_resume_ms)
+            load_ms = self._until(load_ms)
             first = min(first, self._look_again(load_ms))
         if self._buckets.is_kept and self._worker.is_writable and timers.uncopied(1):
             first = min(first, self._copy_ms)
@@ -310,15 +319,20 @@ def _entries(loaded: Loaded) -> Iterator[TimerEntry]:
 
 
 def _fetch(buckets: DelayedStore, entries: list[TimerEntry]) -> dict[int, MessageRecord | None]:
-    """In the thread: messages whose segments retention took; None for damaged ones."""
+    """In the thread: messages whose segments retention took.
+
+    None stands for damaged ones; what the disk refuses now is left out.
+    """
     fetched: dict[int, MessageRecord | None] = {}
     for entry in entries:
-        fetched[entry.position] = None
-        if entry.start:
-            try:
-                fetched[entry.position] = buckets.read(hour_of(entry.due_ms), entry.start)
-            except CorruptFrame:
-                continue
+        try:
+            fetched[entry.position] = (
+                buckets.read(hour_of(entry.due_ms), entry.start) if entry.start else None
+            )
+        except CorruptFrame:
+            fetched[entry.position] = None
+        except ReadFailed:
+            continue
     return fetched
 
 

@@ -156,8 +156,10 @@ class ReceivePlanner:
         _, topic_id, queue_id = progress.place
         try:
             return self._reader.read(topic_id, queue_id, queue_offset)
-        except (CorruptFrame, MessageNotFound):
-            self.plan.lost += queue_offset >= self._reader.min_offset(topic_id, queue_id)
+        except CorruptFrame:
+            self.plan.lost += 1
+            return None
+        except MessageNotFound:
             return None
 
     def pop_ready(self, progress: Progress, run: Found, attempt: int) -> None:
@@ -189,7 +191,7 @@ class ReceivePlanner:
         records = self._reader.read_many(topic_id, queue_id, start, end)
         for queue_offset, record in enumerate(records, start):
             if record is None:
-                self.plan.lost += 1
+                self.read(progress, queue_offset)  # says why, and counts it
             else:
                 found.append((queue_offset, record))
                 mask |= 1 << (queue_offset - start)

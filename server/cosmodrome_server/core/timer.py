@@ -221,6 +221,7 @@ class Timers:
         self._uncopied: dict[int, int] = {}
         self._dirty_hours: dict[int, None] = {}
         self._loading = -1
+        self._loading_copied = 0
 
     def __len__(self) -> int:
         # Below 0 after a damaged frame: its messages were never counted, but fired.
@@ -322,7 +323,10 @@ class Timers:
         Returns:
             Up to which position messages must be added from the bucket, by `add_loaded`.
         """
-        self._loading = hour
+        if self._loading == hour:
+            # The bucket could not be read: what was not in it then was added then.
+            return self._loading_copied
+        self._loading, self._loading_copied = hour, self._copied_position
         for position, due_ms in self._uncopied.items():
             if hour_of(due_ms) == hour:
                 self._add(TimerEntry(due_ms, position, 0))

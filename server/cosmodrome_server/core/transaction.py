@@ -33,9 +33,8 @@ from typing import ClassVar
 
 from cosmodrome_server.core.machine import NEVER_MS, DirtyRow, Row
 from cosmodrome_server.errors import BadRequest, InvalidTransactionId
-from cosmodrome_server.model.log import MessageRecord, RecordKind
+from cosmodrome_server.model.log import END_TRANSACTION_HEAD, MessageRecord, RecordKind
 
-_END = Struct("<QQQIIQI?")
 _TOUCH = Struct("<QQI")
 _HALF = Struct("<QQQIII")
 _RESOLVED = Struct("<Q?")
@@ -106,7 +105,7 @@ class EndTransaction:
 
     def encode(self) -> bytes:
         """The payload."""
-        head = _END.pack(
+        head = END_TRANSACTION_HEAD.pack(
             self.at_ms,
             self.position,
             self.store_timestamp_ms,
@@ -121,7 +120,8 @@ class EndTransaction:
     @staticmethod
     def decode(payload: bytes) -> "EndTransaction":
         """The inverse of `encode`."""
-        fields = (*_END.unpack_from(payload), payload[_END.size :].decode())
+        name = payload[END_TRANSACTION_HEAD.size :].decode()
+        fields = (*END_TRANSACTION_HEAD.unpack_from(payload), name)
         return EndTransaction(*fields)
 
 

@@ -19,7 +19,12 @@ log alone rebuilds everything and the checkpoint may be deleted.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from struct import Struct
 from typing import NamedTuple, Protocol
+
+# How END_TRANSACTION begins: at · position · store time · topic · queue · queue offset · tag hash ·
+# is commit. The core's record, but a commit gives a message its place in the log's index.
+END_TRANSACTION_HEAD = Struct("<QQQIIQI?")
 
 
 class RecordKind(IntEnum):

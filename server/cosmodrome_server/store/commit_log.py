@@ -30,7 +30,7 @@ from cosmodrome_server.errors import (
     StoreFull,
 )
 from cosmodrome_server.model.log import MessageRecord, RecordKind, Replayed
-from cosmodrome_server.store import sealed_index, segment
+from cosmodrome_server.store import segment
 from cosmodrome_server.store.background import Background, Changes
 from cosmodrome_server.store.checkpoint import Mark
 from cosmodrome_server.store.consume_queue import ConsumeQueues, NewEntries
@@ -58,6 +58,7 @@ from cosmodrome_server.store.recovery import (
 )
 from cosmodrome_server.store.retention import Limits, Retention, paths_of
 from cosmodrome_server.store.scrubber import Scrubber
+from cosmodrome_server.store.sealed_index import Run
 from cosmodrome_server.store.segment import OFFSET_BITS, OFFSET_MASK, Segment, SegmentHeader
 from cosmodrome_server.store.space import Space, Spare
 
@@ -394,8 +395,8 @@ class CommitLog:
         """See `Log.position`."""
         return self._queues.entry(topic_id, queue_id, queue_offset)[0]
 
-    def _entries_of(self, header: SegmentHeader) -> dict[int, sealed_index.Run]:
-        return entries_of(self._platform.files, self._directory, header)
+    def _entries_of(self, header: SegmentHeader, is_strict: bool) -> dict[int, Run]:  # noqa: FBT001  # a callback
+        return entries_of(self._platform.files, self._directory, header, is_strict=is_strict)
 
     # Segments
 

@@ -21,10 +21,11 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple, cast
 
-from cosmodrome_server.errors import CorruptFrame, MessageNotFound
+from cosmodrome_server.errors import CorruptFrame, MessageNotFound, ReadFailed
 from cosmodrome_server.store import sealed_index
 from cosmodrome_server.store.files import Files
-from cosmodrome_server.store.sealed_index import WORDS, IndexHeader, Run
+from cosmodrome_server.store.patience import Patience
+from cosmodrome_server.store.sealed_index import WORDS, IndexHeader, MappedIndex, Run
 from cosmodrome_server.store.segment import SegmentHeader
 
 _log = logging.getLogger(__name__)
@@ -35,7 +36,8 @@ _CACHED_RUNS_MAX = 65_536
 _NOT_SEALED = -1
 _NOWHERE = 1 << 63
 
-Rebuild = Callable[[SegmentHeader], Mapping[int, Run]]
+# (segment, whether a sector that cannot be read raises OSError) → its entries
+Rebuild = Callable[[SegmentHeader, bool], dict[int, Run]]
 
 
 class NewEntries(NamedTuple):
@@ -94,14 +96,15 @@ class ConsumeQueues:
     Args:
         files: Where index files are.
         directory: Of the shard.
-        rebuild: Makes the entries of a segment again from its messages alone, when its index
-            is found damaged while the broker runs.
+        rebuild: Makes the entries of a segment again from its records, when its index is
+            found damaged while the broker runs.
     """
 
     def __init__(self, files: Files, directory: Path, rebuild: Rebuild) -> None:
         self._files = files
         self._directory = directory
         self._rebuild = rebuild
+        self._patience = Patience()
         self._queues: dict[int, _Queue] = {}
         # Queues not touched since the last seal: sorted keys, and where each ends.
         self._idle_keys = array("Q")
@@ -146,11 +149,13 @@ class ConsumeQueues:
                 queue = self._queues[key] = _Queue(base)
             queue.words.frombytes(entries)
             queue.next_offset = queue.saved = base + len(entries) // _ENTRY.size
-            self._note_oldest(queue.words)
 
     def begin(self, base: int) -> None:
         """The segment whose byte 0 is position `base` takes frames from now on."""
         self._active_base = base
+        # What a checkpoint knew of it; else there is nothing.
+        for queue in self._queues.values():
+            self._note_oldest(queue.words)
 
     def started(self) -> None:
         """Replay is over: from now on offsets have no gaps."""
@@ -237,7 +242,9 @@ class ConsumeQueues:
         """Position, tag hash and store timestamp of one message.
 
         Raises:
-            MessageNotFound: The offset is not stored, or its message was lost.
+            MessageNotFound: The offset is not stored.
+            CorruptFrame: Its message was lost to corruption.
+            ReadFailed: The disk refuses the index now; so do all that read it.
         """
         queue = self._queues.get(topic_id << 32 | queue_id)
         if queue is not None and queue.base <= queue_offset < queue.next_offset:
@@ -257,7 +264,7 @@ class ConsumeQueues:
             words = cast("array[int]", run.words)
             position = words[at]
         if not position:
-            raise MessageNotFound(
+            raise CorruptFrame(
                 f"offset {queue_offset} of queue {queue_id} of topic {topic_id} was lost to "
                 f"corruption; cosmodrome store check says more"
             )
@@ -266,7 +273,7 @@ class ConsumeQueues:
     def entries(
         self, topic_id: int, queue_id: int, start: int, end: int
     ) -> list[tuple[int, int, int] | None]:
-        """The entries of [start, end); None where `entry` raises MessageNotFound."""
+        """The entries of [start, end); None where there is none."""
         queue = self._queues.get(topic_id << 32 | queue_id)
         if queue is not None and queue.base <= start and end <= queue.next_offset:
             words = iter(queue.words[WORDS * (start - queue.base) : WORDS * (end - queue.base)])
@@ -275,7 +282,7 @@ class ConsumeQueues:
         for queue_offset in range(start, end):
             try:
                 found.append(self.entry(topic_id, queue_id, queue_offset))
-            except MessageNotFound:
+            except (CorruptFrame, MessageNotFound):
                 found.append(None)
         return found
 
@@ -368,15 +375,33 @@ class ConsumeQueues:
         if memory is not None:
             return memory.get(key)
         if sealed.mapped is None:
-            try:
-                sealed.mapped = sealed_index.open_index(
-                    self._files, self._directory, sealed.segment
-                )
-            except (OSError, CorruptFrame) as error:
-                _log.exception("index_damaged segment=%d error=%s", sealed.segment.number, error)
-                sealed.memory = self._rebuild(sealed.segment)
-                return sealed.memory.get(key)
+            opened = self._open_sealed(sealed.segment)
+            if isinstance(opened, dict):
+                sealed.memory = opened
+                return opened.get(key)
+            sealed.mapped = opened
         return sealed.mapped.run(key)
+
+    def _open_sealed(self, segment: SegmentHeader) -> MappedIndex | dict[int, Run]:
+        """The index of a sealed segment: its file or, if that is no good, made again.
+
+        Raises:
+            ReadFailed: The disk refuses it, or the segment, now.
+        """
+        is_strict = True
+        try:
+            try:
+                return sealed_index.open_index(self._files, self._directory, segment)
+            except (FileNotFoundError, CorruptFrame) as error:
+                _log.exception("index_damaged segment=%d error=%s", segment.number, error)
+                return self._rebuild(segment, is_strict)
+        except OSError as error:
+            what = f"the index of segment {segment.number}"
+            refusal = self._patience.refused(segment.number, what, error)
+            if isinstance(refusal, ReadFailed):
+                raise refusal from error
+            _log.exception("index_unreadable segment=%d; made again", segment.number)
+            return self._rebuild(segment, not is_strict)
 
     # Sealing, checkpoints, retention
 

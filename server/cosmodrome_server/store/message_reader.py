@@ -2,20 +2,19 @@
 
 One read of 4 KiB brings most messages whole; a longer one costs a second read. Neighbours, as
 the messages of one send are, come with one read together. Each is verified by its own checksum.
-A bad sector is an error of that message only: while the disk refuses, the message is not lost
-(a cable, a controller, a network disk come back); when it has refused `READS_MAX` times it
-counts as damaged, so that its queue can go on.
+A bad sector is an error of that message only, and for a while no damage (store.patience).
 """
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from cosmodrome_server.errors import CorruptFrame, MessageNotFound, ReadFailed, StoreError
+from cosmodrome_server.errors import CorruptFrame, MessageNotFound
 from cosmodrome_server.model.log import MessageRecord, MessageState
 from cosmodrome_server.store import segment
 from cosmodrome_server.store.files import File, Files
 from cosmodrome_server.store.frame import PAYLOAD_BYTES_MAX
+from cosmodrome_server.store.patience import Patience
 from cosmodrome_server.store.record import STATE_HEAD_BYTES, decode_message, length_of
 from cosmodrome_server.store.segment import OFFSET_BITS, OFFSET_MASK, SegmentHeader
 
@@ -24,10 +23,6 @@ _READ_BYTES = 4_096
 _RUN_BYTES = 64 << 10
 # Of the 900 segments of 115 GB; each is a descriptor.
 _OPEN_FILES_MAX = 256
-# Official clients ask again every second: a minute and a half for a disk to come back.
-READS_MAX = 100
-# Places whose failures are counted; past it the oldest counts anew.
-_FAILURES_MAX = 1_024
 
 
 class MessageReader:
@@ -44,7 +39,7 @@ class MessageReader:
         self._directory = directory
         self._segments = {header.number: header for header in segments}
         self._open: dict[int, File] = {}
-        self._failures: dict[int, int] = {}
+        self._patience = Patience()
 
     @property
     def last_number(self) -> int:
@@ -84,7 +79,7 @@ class MessageReader:
             if length > len(data):
                 data += file.read(start + len(data), length - len(data))
         except OSError as error:
-            raise self._failed(position, error) from error
+            raise self._patience.refused(position, f"log position {position}", error) from error
         return decode_message(data, length)
 
     @staticmethod
@@ -135,14 +130,6 @@ class MessageReader:
                 found[position] = decode_message(data[start:end])
             except CorruptFrame:
                 continue
-
-    def _failed(self, position: int, error: OSError) -> StoreError:
-        count = self._failures.pop(position, 0) + 1
-        self._failures[position] = count
-        if len(self._failures) > _FAILURES_MAX:
-            del self._failures[next(iter(self._failures))]
-        words = f"log position {position} cannot be read: {error}"
-        return CorruptFrame(words) if count >= READS_MAX else ReadFailed(words)
 
     def file(self, number: int) -> File:
         """The file of a segment, open.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from cosmodrome_server.errors import MessageNotFound, OverloadedError
+from cosmodrome_server.errors import MessageNotFound, OverloadedError, ReadFailed
 from cosmodrome_server.store import segment
 from cosmodrome_server.store.consume_queue import ConsumeQueues, key_of
 from cosmodrome_server.store.files import Files
@@ -94,11 +94,14 @@ class Ranges:
 
         Raises:
             MessageNotFound: The segment is gone.
+            ReadFailed: The disk refuses it now.
         """
         try:
             return self._files.map(self._path(number))
+        except FileNotFoundError as error:
+            raise MessageNotFound(f"segment {number} is gone: {error}") from error
         except OSError as error:
-            raise MessageNotFound(f"segment {number} cannot be read: {error}") from error
+            raise ReadFailed(f"segment {number} cannot be read: {error}") from error
 
     def pin(self, position: int, until_ms: int) -> int:
         """Keep everything from a position on until a time; return the pin's number.

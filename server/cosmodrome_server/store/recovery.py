@@ -30,7 +30,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cosmodrome_server.errors import CorruptFrame
-from cosmodrome_server.model.log import MessageState, RecordKind
+from cosmodrome_server.model.log import (
+    END_TRANSACTION_HEAD,
+    MessageState,
+    RecordKind,
+    Replayed,
+)
 from cosmodrome_server.store import sealed_index, segment
 from cosmodrome_server.store.checkpoint import CheckpointStore, Row, Saved
 from cosmodrome_server.store.consume_queue import key_of
@@ -341,33 +346,56 @@ def mend_tail(files: Files, directory: Path, header: SegmentHeader, ending: Endi
         file.close()
 
 
-def entries_of(files: Files, directory: Path, header: SegmentHeader) -> dict[int, Run]:
-    """The index of a segment as its messages alone tell it.
+def entries_of(
+    files: Files, directory: Path, header: SegmentHeader, *, is_strict: bool = False
+) -> dict[int, Run]:
+    """The index of a segment as its records tell it.
 
-    What records of the core put into queues (a committed half message, a delayed one) is not
-    here: those offsets are holes until the next start replays the segment.
+    Args:
+        files: The disk.
+        directory: Of the shard.
+        header: Of the segment.
+        is_strict: A sector that cannot be read raises OSError.
     """
     words: dict[int, array[int]] = {}
     bases: dict[int, int] = {}
     file = files.open(segment.path_of(directory, header))
     try:
-        for item in scan(file, header):
+        for item in scan(file, header, is_strict=is_strict):
             if not isinstance(item, Found):
                 continue
             base = header.number << segment.OFFSET_BITS | item.start + FRAME_HEADER_BYTES
             for record in decode_records(item.payload, base, item.header.timestamp_ms):
-                message = record.message
-                if message is None or message.state is not MessageState.VISIBLE:
+                place = _place_given_by(record)
+                if place is None:
                     continue
-                key = key_of(message.topic_id, message.queue_id)
+                key, queue_offset, entry = place
                 found = words.setdefault(key, array("Q"))
-                first = bases.setdefault(key, message.queue_offset)
-                missing = message.queue_offset - first - len(found) // WORDS
-                found.extend((0, 0, message.store_timestamp_ms) * missing)
-                found.extend((record.position, message.tag_hash, message.store_timestamp_ms))
+                first = bases.setdefault(key, queue_offset)
+                missing = queue_offset - first - len(found) // WORDS
+                found.extend((0, 0, entry[2]) * missing)
+                found.extend(entry)
     finally:
         file.close()
     return {
         key: Run(bases[key], bases[key] + len(found) // WORDS, found, 0)
         for key, found in words.items()
     }
+
+
+def _place_given_by(record: Replayed) -> tuple[int, int, tuple[int, int, int]] | None:
+    """Key of the queue, queue offset and index entry, if a record gives a message its place."""
+    message = record.message
+    if message is not None:
+        if message.state is not MessageState.VISIBLE:
+            return None
+        entry = (record.position, message.tag_hash, message.store_timestamp_ms)
+        return key_of(message.topic_id, message.queue_id), message.queue_offset, entry
+    if record.kind is not RecordKind.END_TRANSACTION:
+        return None
+    _, position, stored_ms, topic_id, queue_id, queue_offset, tag_hash, is_commit = (
+        END_TRANSACTION_HEAD.unpack_from(record.payload)
+    )
+    if not is_commit:
+        return None
+    return key_of(topic_id, queue_id), queue_offset, (position, tag_hash, stored_ms)

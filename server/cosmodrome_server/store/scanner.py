@@ -60,7 +60,12 @@ class Tail(NamedTuple):
 
 
 def scan(
-    file: File, segment: SegmentHeader, start: int = HEADER_BYTES, after_lsn: int = 0
+    file: File,
+    segment: SegmentHeader,
+    start: int = HEADER_BYTES,
+    after_lsn: int = 0,
+    *,
+    is_strict: bool = False,
 ) -> Iterator[Found | Bad | Tail]:
     """Read the frames of a segment from byte `start` on.
 
@@ -69,8 +74,9 @@ def scan(
         segment: Its header.
         start: Where a frame begins.
         after_lsn: Frames up to this number are no frames of ours (of an earlier life).
+        is_strict: A sector that cannot be read raises OSError.
     """
-    reader = _Reader(file, segment)
+    reader = _Reader(file, segment, is_strict=is_strict)
     position, lsn = start, after_lsn
     while True:
         try:
@@ -89,8 +95,9 @@ def scan(
 class _Reader:
     """A window over a file, moving forward."""
 
-    def __init__(self, file: File, segment: SegmentHeader) -> None:
+    def __init__(self, file: File, segment: SegmentHeader, *, is_strict: bool) -> None:
         self._file = file
+        self._is_strict = is_strict
         self._size = file.size()
         self._seed = segment.seed
         self._number = segment.number & 0xFFFFFFFF
@@ -158,19 +165,31 @@ class _Reader:
         return self._window[at : at + length]
 
     def _read(self, position: int, length: int) -> bytes:
-        try:
+        if self._is_strict:
             return self._file.read(position, length)
-        except OSError:
-            end = min(position + length, self._size)
-            first = position - position % _SECTOR_BYTES
-            sectors = b"".join(
-                self._read_sector(at, min(_SECTOR_BYTES, end - at))
-                for at in range(first, end, _SECTOR_BYTES)
-            )
-            return sectors[position - first :]
+        return read_around(self._file, position, length)
 
-    def _read_sector(self, position: int, length: int) -> bytes:
-        try:
-            return self._file.read(position, length)
-        except OSError:
-            return bytes(length)
+
+def read_around(file: File, position: int, length: int) -> bytes:
+    """As `File.read`, with zeros for sectors that cannot be read.
+
+    Raises:
+        OSError: Not even the size of the file is known.
+    """
+    try:
+        return file.read(position, length)
+    except OSError:
+        end = min(position + length, file.size())
+        first = position - position % _SECTOR_BYTES
+        sectors = b"".join(
+            _read_sector(file, at, min(_SECTOR_BYTES, end - at))
+            for at in range(first, end, _SECTOR_BYTES)
+        )
+        return sectors[position - first :]
+
+
+def _read_sector(file: File, position: int, length: int) -> bytes:
+    try:
+        return file.read(position, length)
+    except OSError:
+        return bytes(length)

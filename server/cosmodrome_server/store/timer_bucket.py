@@ -42,6 +42,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
@@ -52,7 +53,9 @@ from google_crc32c import value as crc32c
 from cosmodrome_server.errors import CorruptFrame
 from cosmodrome_server.model.log import MessageRecord
 from cosmodrome_server.store.files import File, Files
+from cosmodrome_server.store.patience import Patience
 from cosmodrome_server.store.record import decode_message, encode_message
+from cosmodrome_server.store.scanner import read_around
 
 _log = logging.getLogger(__name__)
 
@@ -132,6 +135,9 @@ class TimerBuckets:
         self._random_bytes = random_bytes
         files.make_directory(directory)
         self._open: dict[int, _Bucket] = {}
+        # Files to read from, where a bad sector hides the end.
+        self._unended: dict[int, File] = {}
+        self._patience = Patience()
 
     def hours(self) -> list[int]:
         """The hours that have a bucket, in order."""
@@ -175,39 +181,56 @@ class TimerBuckets:
         """What is due in an hour; damaged entries are left out and logged.
 
         Raises:
-            OSError: The bucket cannot be read.
+            ReadFailed: The disk refuses the bucket now.
         """
-        found = DelayedMessages(array("Q"), array("Q"), array("Q"))
-        recalled = set()
-        if self._knows(hour):
+        try:
+            if not self._knows(hour):
+                return _loaded(())
             bucket = self._bucket(hour)
-            for due_ms, position, start, length in _scan(bucket, bucket.end):
-                if length:
-                    found.due_ms.append(due_ms)
-                    found.positions.append(position)
-                    found.starts.append(start)
-                else:
-                    recalled.add(position)
-        return _in_order(found, recalled)
+            return _loaded(_scan(bucket, bucket.end))
+        except OSError as error:
+            refusal = self._patience.refused(hour, f"timer bucket of hour {hour}", error)
+            if isinstance(refusal, CorruptFrame):
+                return self._load_around(hour)
+            raise refusal from error
+
+    def _load_around(self, hour: int) -> DelayedMessages:
+        """What can be read of a bucket with sectors that cannot."""
+        _log.error("timer_bucket_unreadable hour=%d; what can be read of it is delivered", hour)
+        name, salt = self._names()[hour]
+        file = self._files.open(self._directory / name)
+        try:
+            end = file.size()
+            bucket = _Bucket(file, salt, end, is_synced=True)
+            return _loaded(_scan(bucket, end, partial(read_around, file)))
+        finally:
+            file.close()
 
     def read(self, hour: int, start: int) -> MessageRecord:
         """One message of a bucket; `start` is from `load`.
 
         Raises:
-            CorruptFrame: It is damaged or cannot be read.
+            CorruptFrame: It is damaged, or the disk has refused it too often.
+            ReadFailed: The disk refuses it now.
         """
         try:
-            file = self._bucket(hour).file
-            _, length, _, _, _ = _ENTRY.unpack(file.read(start - _ENTRY.size, _ENTRY.size))
-            return decode_message(file.read(start, length))
+            file = self._file(hour)
+            head = file.read(start - _ENTRY.size, _ENTRY.size)
+            if len(head) < _ENTRY.size:
+                raise CorruptFrame(f"timer bucket of hour {hour} ends before byte {start}")
+            return decode_message(file.read(start, _ENTRY.unpack(head)[1]))
         except OSError as error:
-            raise CorruptFrame(f"timer bucket of hour {hour} cannot be read: {error}") from error
+            what = f"byte {start} of the timer bucket of hour {hour}"
+            raise self._patience.refused((hour, start), what, error) from error
 
     def delete(self, hour: int) -> None:
         """Remove a bucket, if it is there; raises OSError."""
         bucket = self._open.pop(hour, None)
         if bucket is not None:
             bucket.file.close()
+        unended = self._unended.pop(hour, None)
+        if unended is not None:
+            unended.close()
         name, _ = self._names().get(hour, ("", 0))
         if name:
             self._files.remove(self._directory / name)
@@ -217,7 +240,10 @@ class TimerBuckets:
         self.sync()
         for bucket in self._open.values():
             bucket.file.close()
+        for file in self._unended.values():
+            file.close()
         self._open.clear()
+        self._unended.clear()
 
     def _append(self, hour: int, entries: list[tuple[int, int, bytes]]) -> None:
         bucket = self._bucket(hour)
@@ -242,6 +268,20 @@ class TimerBuckets:
             self._open[hour] = bucket
         return bucket
 
+    def _file(self, hour: int) -> File:
+        """The file of a bucket, open; its end need not be found, which a bad sector can hide."""
+        if hour in self._open:
+            return self._open[hour].file
+        if hour not in self._unended:
+            name, _ = self._names().get(hour, ("", 0))
+            if not name:
+                raise CorruptFrame(f"there is no timer bucket of hour {hour}")
+            try:
+                return self._bucket(hour).file
+            except OSError:
+                self._unended[hour] = self._files.open(self._directory / name)
+        return self._unended[hour]
+
     def _create(self, hour: int) -> _Bucket:
         salt = int.from_bytes(self._random_bytes(8), "little")
         file = self._files.open(self._directory / _name(hour, salt), create=True)
@@ -256,6 +296,19 @@ class TimerBuckets:
         for _, _, start, length in _scan(bucket, file.size()):
             bucket.end = start + length
         return bucket
+
+
+def _loaded(entries: Iterable[tuple[int, int, int, int]]) -> DelayedMessages:
+    found = DelayedMessages(array("Q"), array("Q"), array("Q"))
+    recalled = set()
+    for due_ms, position, start, length in entries:
+        if length:
+            found.due_ms.append(due_ms)
+            found.positions.append(position)
+            found.starts.append(start)
+        else:
+            recalled.add(position)
+    return _in_order(found, recalled)
 
 
 def _in_order(found: DelayedMessages, recalled: set[int]) -> DelayedMessages:
@@ -275,13 +328,15 @@ def _in_order(found: DelayedMessages, recalled: set[int]) -> DelayedMessages:
     return DelayedMessages(*(array("Q", [entry[at] for entry in order]) for at in range(3)))
 
 
-def _scan(bucket: _Bucket, end: int) -> Iterable[tuple[int, int, int, int]]:
+def _scan(
+    bucket: _Bucket, end: int, read: Callable[[int, int], bytes] | None = None
+) -> Iterable[tuple[int, int, int, int]]:
     """(due, position, start of the record, its length) of every good entry."""
-    file, seed, at = bucket.file, bucket.seed, _HEADER.size
+    read, seed, at = read or bucket.file.read, bucket.seed, _HEADER.size
     window, base = b"", 0
     while at + _ENTRY.size <= end:
         if not base <= at <= base + len(window) - _ENTRY.size:
-            window, base = file.read(at, _WINDOW_BYTES), at
+            window, base = read(at, _WINDOW_BYTES), at
             if len(window) < _ENTRY.size:
                 return
         magic, length, crc, due_ms, position = _ENTRY.unpack_from(window, at - base)

@@ -12,7 +12,7 @@ from cosmodrome_server.errors import (
     StoreFull,
 )
 from cosmodrome_server.store import segment
-from cosmodrome_server.store.message_reader import READS_MAX
+from cosmodrome_server.store.patience import READS_MAX
 from tests.support.log_world import DIRECTORY, INTERVAL, SMALL, World
 
 
@@ -335,6 +335,59 @@ def test_a_damaged_index_found_while_running_is_made_again_from_the_messages() -
     after = World(disk, world.checkpoints.copy())
 
     assert after.messages(1, 0) == world.messages(1, 0)
+
+
+def _sealed_world() -> tuple[World, str]:
+    """Messages and committed half messages in several segments; one index that was not read."""
+    world = World()
+    for n in range(60):
+        world.send(0, b"%02d" % n * 200)
+        world.send_half(b"half-%03d" % n)
+        world.commit()
+        world.end(b"half-%03d" % n)
+        world.commit()
+    world.checkpoint()
+    after = World(world.disk.killed(), world.checkpoints.copy())
+    return after, next(name for name in after.disk.names(DIRECTORY) if name.endswith(".idx"))
+
+
+def test_an_index_made_again_has_the_half_messages_that_were_committed_there() -> None:
+    world, index = _sealed_world()
+    expected = World(world.disk.killed(), world.checkpoints.copy()).messages(2, 0)
+    world.disk.content(DIRECTORY / index)[-1] ^= 1
+
+    found = world.messages(2, 0)
+
+    assert found == expected
+    assert [body for _, body in found] == [b"half-%03d" % n for n in range(60)]
+
+
+def test_an_index_the_disk_refuses_is_tried_again_and_then_made_again() -> None:
+    world, index = _sealed_world()
+    world.disk.unreadable = (index, 0, 10)
+    with pytest.raises(ReadFailed, match="index of segment"):
+        world.log.read(2, 0, 0)
+    world.disk.unreadable = None
+    assert world.log.read(2, 0, 0).body == b"half-000"
+
+    world, index = _sealed_world()
+    world.disk.unreadable = (index, 0, 10)
+    for _ in range(READS_MAX - 1):
+        with pytest.raises(ReadFailed):
+            world.log.read(2, 0, 0)
+    assert world.log.read(2, 0, 0).body == b"half-000"
+
+
+def test_an_index_is_not_made_again_from_a_segment_the_disk_refuses_now() -> None:
+    world, index = _sealed_world()
+    world.disk.content(DIRECTORY / index)[-1] ^= 1
+    world.disk.unreadable = (".seg", 0, 1 << 30)
+    with pytest.raises(ReadFailed):
+        world.log.read(2, 0, 0)
+
+    world.disk.unreadable = None
+
+    assert world.log.read(2, 0, 0).body == b"half-000"
 
 
 def test_a_checkpoint_that_cannot_be_saved_is_saved_later_with_what_came_since() -> None:

@@ -15,7 +15,7 @@ UNPINNED = 1 << 63
 
 @pytest.fixture
 def queues(tmp_path: Path) -> ConsumeQueues:
-    return ConsumeQueues(OsFiles(), tmp_path, lambda _: {})
+    return ConsumeQueues(OsFiles(), tmp_path, lambda _, is_strict: {})
 
 
 @pytest.fixture

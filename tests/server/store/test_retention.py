@@ -130,6 +130,23 @@ def test_a_committed_half_message_keeps_its_segment_as_long_as_its_offset() -> N
     assert world.messages(2, 0) == [(0, b"00000001")]
 
 
+def test_what_a_checkpoint_says_of_a_committed_half_message_keeps_its_segment() -> None:
+    world = World(options=AGED)
+    world.send_half(b"00000001")
+    for _ in range(60):
+        world.send(0, b"x" * 300)
+        world.commit()
+    world.end(b"00000001")
+    world.commit()
+    world.checkpoint()
+    world.log.close()
+
+    after = World(world.disk.killed(), world.checkpoints.copy(), options=AGED)
+    after.log.retain(10_000)
+
+    assert after.messages(2, 0) == [(0, b"00000001")]
+
+
 def test_a_removed_segment_is_recycled_as_the_next_one() -> None:
     world = World(options=LogOptions(SMALL.durability, 8_192, 0, 1 << 20, 1, 0, 0))
     world.disk.bytes_max = 50_000

@@ -3,9 +3,10 @@ from random import Random
 
 import pytest
 
-from cosmodrome_server.errors import CorruptFrame
+from cosmodrome_server.errors import CorruptFrame, ReadFailed
 from cosmodrome_server.model.log import MessageRecord, MessageState
 from cosmodrome_server.store import timer_bucket
+from cosmodrome_server.store.patience import READS_MAX
 from cosmodrome_server.store.timer_bucket import HOUR_MS, TimerBuckets, hour_of
 from tests.support.faulty_files import FaultyFiles
 
@@ -125,15 +126,59 @@ def test_many_hours_need_few_open_files() -> None:
     ]
 
 
-def test_a_bucket_that_cannot_be_read_is_damage_of_the_message() -> None:
+def test_a_message_the_disk_refuses_for_a_while_is_not_lost_and_for_long_is_damaged() -> None:
     disk = FaultyFiles()
     buckets = buckets_on(disk)
     buckets.append([(NOON_MS, 1, delayed(NOON_MS, b"x"))])
     start = buckets.load(hour_of(NOON_MS)).starts[0]
-    disk.unreadable = (".tb", 0, 1_000)
+    for end in (1_000, 0, 1_000):
+        disk.unreadable = (".tb", 0, end)
+        if end:
+            for _ in range(READS_MAX // 2 - 1):
+                with pytest.raises(ReadFailed, match="cannot be read"):
+                    buckets.read(hour_of(NOON_MS), start)
+        else:
+            assert buckets.read(hour_of(NOON_MS), start).body == b"x"
 
+    with pytest.raises(ReadFailed):
+        buckets.read(hour_of(NOON_MS), start)
     with pytest.raises(CorruptFrame, match="cannot be read"):
         buckets.read(hour_of(NOON_MS), start)
+
+
+def test_a_bad_sector_of_a_bucket_costs_the_messages_in_it_and_no_other() -> None:
+    disk = FaultyFiles()
+    buckets = buckets_on(disk)
+    buckets.append([(NOON_MS, n, delayed(NOON_MS, b"%d" % n * 900)) for n in range(5)])
+    start = buckets.load(hour_of(NOON_MS)).starts[2]
+    after = buckets_on(disk.killed())
+    after._files.unreadable = (".tb", start + 100, start + 101)  # type: ignore[attr-defined]
+
+    for _ in range(READS_MAX - 1):
+        with pytest.raises(ReadFailed, match="cannot be read"):
+            after.load(hour_of(NOON_MS))
+    loaded = after.load(hour_of(NOON_MS))
+
+    found = {}
+    for position, start in zip(loaded.positions, loaded.starts, strict=True):
+        try:
+            found[position] = after.read(hour_of(NOON_MS), start).body[:1]
+        except ReadFailed:
+            assert position == 2
+    assert found == {0: b"0", 1: b"1", 3: b"3", 4: b"4"}
+    after.close()
+    after.delete(hour_of(NOON_MS))
+    with pytest.raises(CorruptFrame, match="no timer bucket"):
+        after.read(hour_of(NOON_MS), 100)
+
+
+def test_a_bucket_that_ends_early_is_damage() -> None:
+    disk = FaultyFiles()
+    buckets = buckets_on(disk)
+    buckets.append([(NOON_MS, 1, delayed(NOON_MS, b"x"))])
+
+    with pytest.raises(CorruptFrame, match="ends before"):
+        buckets.read(hour_of(NOON_MS), 10_000)
 
 
 def test_a_crowded_hour_is_sorted_like_a_quiet_one(monkeypatch: pytest.MonkeyPatch) -> None:
