@@ -10,6 +10,8 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from cosmodrome.errors import NotRunning
+
 Result = TypeVar("Result")
 
 
@@ -17,6 +19,7 @@ class Portal:
     """A loop that lives in a thread."""
 
     def __init__(self) -> None:
+        self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="cosmodrome", daemon=True)
         self._thread.start()
@@ -25,12 +28,21 @@ class Portal:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the process that made it."""
+        return self._pid == os.getpid()
+
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run `work` on the loop and wait for it.
 
         Raises:
+            NotRunning: In a child process: the thread stayed in the parent.
             RuntimeError: Called on the loop's own thread: a listener must not block it.
         """
+        if not self.is_here:
+            work.close()
+            raise NotRunning("the client was made in a parent process; make one after the fork")
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a blocking call inside the SDK's loop; use the async client there")

@@ -215,6 +215,22 @@ class AdminClient:
         answer = await self._call(ADMIN, "ListConsumerConnection", request)
         return [client.client_id for client in answer.client_info]
 
+    async def verify(self, client_id: str, group: str, topic: str, message_id: str) -> None:
+        """Have one connected consumer consume one stored message, beside its deliveries.
+
+        Raises:
+            InternalError: Its listener failed.
+            NotFound: There is no such client, or no such message.
+            StatusError: As said; a client without a listener does not implement it.
+        """
+        request = admin_pb2.VerifyMessageRequest(
+            client_id=client_id,
+            group=pb.Resource(name=group),
+            topic=pb.Resource(name=topic),
+            message_id=message_id,
+        )
+        await self._call(ADMIN, "VerifyMessage", request)
+
     async def stacks(self, client_id: str, group: str = "") -> str:
         """The stacks of a connected client's threads and tasks."""
         request = admin_pb2.PrintThreadStackTraceRequest(

@@ -1,10 +1,12 @@
 """Channels, shared by every client of one loop: one connection per (endpoints, TLS).
 
-Counted, and closed when the last client gives it back. A child process after a fork has a loop
-of its own, so it never touches a channel of its parent.
+Counted, and closed when the last client gives it back. gRPC does not survive a fork while it has
+connections: its threads stay in the parent, and every call of the child would hang. So the child of
+a process that had channels open is told so at its first one.
 """
 
 import asyncio
+import os
 import socket
 import ssl
 import weakref
@@ -15,7 +17,7 @@ import grpc.aio
 
 from cosmodrome._core.endpoints import Endpoints
 from cosmodrome.config import Tls
-from cosmodrome.errors import ConfigurationError, ConnectionFailed
+from cosmodrome.errors import ClientError, ConfigurationError, ConnectionFailed
 
 # As the reference pings: its brokers close connections that ping more often than every 5 minutes.
 # Dead connections are found by heartbeats.
@@ -51,13 +53,45 @@ _pools: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, Channel
 )
 
 
+class _Forks:
+    """Whether this process is the child of one that had channels open."""
+
+    def __init__(self) -> None:
+        self._is_watching = False
+        self._is_spoilt = False
+
+    def check(self) -> None:
+        """See that channels may be opened here.
+
+        Raises:
+            ClientError: They would hang.
+        """
+        if self._is_spoilt:
+            raise ClientError(
+                "the parent process had connections open when it forked, and gRPC's threads stayed "
+                "there: make clients after the fork only, or start workers by spawn"
+            )
+        if not self._is_watching:
+            self._is_watching = True
+            os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        self._is_spoilt = any(_pools.values())
+        _pools.clear()
+
+
+_forks = _Forks()
+
+
 async def borrow(endpoints: Endpoints, tls: Tls | None) -> Channel:
     """Take the channel to `endpoints`; make it if there is none.
 
     Raises:
+        ClientError: In a forked child of a process that has channels open.
         ConfigurationError: A TLS file cannot be read.
         ConnectionFailed: Insecure TLS, and nobody there to show a certificate.
     """
+    _forks.check()
     pool = _pools.setdefault(asyncio.get_running_loop(), {})
     key = (endpoints, tls)
     known = pool.get(key)

@@ -91,7 +91,9 @@ class Blocking(Generic[Twin]):
         return self
 
     def close(self) -> None:
-        """Stop; again is fine."""
+        """Stop; again is fine, and so is a child process, whose parent goes on with it."""
+        if not self._portal.is_here:
+            return
         self._run(self._client.close())
 
     def __enter__(self) -> Self:

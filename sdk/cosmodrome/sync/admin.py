@@ -90,6 +90,10 @@ class AdminClient(Blocking[_admin.AdminClient]):
         """Client ids of the consumers of a group that are online."""
         return self._run(self._client.consumers(group))
 
+    def verify(self, client_id: str, group: str, topic: str, message_id: str) -> None:
+        """Have one connected consumer consume one stored message, beside its deliveries."""
+        self._run(self._client.verify(client_id, group, topic, message_id))
+
     def stacks(self, client_id: str, group: str = "") -> str:
         """The stacks of a connected client's threads and tasks."""
         return self._run(self._client.stacks(client_id, group))
