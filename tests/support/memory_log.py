@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from cosmodrome_server.errors import CorruptFrame, MessageNotFound, StoreFailed, StoreFull
-from cosmodrome_server.model.log import MessageRecord, MessageState, RecordKind, Replayed
+from cosmodrome_server.model.log import LogTail, MessageRecord, MessageState, RecordKind, Replayed
 
 Row = tuple[bytes, bytes]
 _HOLE = (0, 0, 0)
@@ -170,6 +170,11 @@ class MemoryLog:
     def set_on_failed(self, callback: Callable[[Exception], None]) -> None:
         """See `Log`."""
         self._on_failed = callback
+
+    @property
+    def tail(self) -> LogTail:
+        """See `Log`; nobody waits for a start from memory."""
+        return LogTail(0, 0)
 
     def checkpoint(self, rows: Iterable[tuple[bytes, bytes | None]], lsn: int) -> None:
         """See `Log`."""

@@ -12,6 +12,9 @@ from cosmodrome_server.clock import Clock
 from cosmodrome_server.core.shard import Shard
 from cosmodrome_server.model.log import Log
 
+# Replaying one costs 1.5 to 3 µs, whatever its size: half a second of a start after a crash.
+_RECORDS_MAX = 200_000
+
 
 class Checkpoints:
     """Decides when, and hands the rows to the log."""
@@ -30,13 +33,13 @@ class Checkpoints:
             self.write()
 
     def _is_due(self) -> bool:
-        if self._shard.bytes_applied >= self._settings.checkpoint_bytes:
+        tail = self._log.tail
+        if tail.bytes >= self._settings.checkpoint_bytes or tail.records >= _RECORDS_MAX:
             return True
         return self._clock.monotonic_ms() - self._last_ms >= self._settings.checkpoint_ms
 
     def write(self) -> None:
         """Write one; nothing may be staged."""
         self._last_ms = self._clock.monotonic_ms()
-        self._shard.bytes_applied = 0
         self.written += 1
         self._log.checkpoint(list(self._shard.dirty_rows()), self._log.open_lsn - 1)

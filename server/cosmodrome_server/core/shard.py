@@ -27,6 +27,7 @@ from cosmodrome_server.core.priority import from_top, is_from_top
 from cosmodrome_server.core.receive import Demand, ReceivePlan, ReceivePlanner
 from cosmodrome_server.core.records import (
     Ack,
+    AckMany,
     ChangeInvisible,
     ConsumptionRecord,
     DeadLetter,
@@ -65,6 +66,7 @@ OtherRecord = EndTransaction | TransactionTouch | timer.Fire | timer.Recall
 _DECODERS: dict[RecordKind, Callable[[bytes], ConsumptionRecord]] = {
     RecordKind.POP: Pop.decode,
     RecordKind.ACK: Ack.decode,
+    RecordKind.ACK_MANY: AckMany.decode,
     RecordKind.CHANGE_INVISIBLE: ChangeInvisible.decode,
     RecordKind.RENEW: Renew.decode,
     RecordKind.DEAD_LETTER: DeadLetter.decode,
@@ -95,8 +97,6 @@ class Shard:
         self._stored_ms = 0
         # Queues with news since somebody last emptied it.
         self.became_visible: dict[tuple[int, int], None] = {}
-        # Bytes of messages applied since somebody last emptied it.
-        self.bytes_applied = 0
         # Records passed over in replay because what they are about is unknown.
         self.orphans = 0
         self._staged_ends: Ends = {}
@@ -153,7 +153,6 @@ class Shard:
         """A message has its place."""
         self._stored_ms = max(self._stored_ms, record.store_timestamp_ms)
         topic = self.catalogue.topics_by_id[record.topic_id]
-        self.bytes_applied += len(record.body)
         if record.state is MessageState.VISIBLE:
             self.append(
                 topic,

@@ -52,6 +52,7 @@ class RecordKind(IntEnum):
     LITE = 20
     RENEW = 21
     QUEUE_ENDS = 22  # the log's own, at the start of a segment: the next offset of each queue
+    ACK_MANY = 23
 
 
 class MessageState(IntEnum):
@@ -197,6 +198,22 @@ class QueueReader(Protocol):
         """Where a message lies in the log; raises MessageNotFound."""
 
 
+class LogTail(NamedTuple):
+    """What a start after a crash would replay, because no checkpoint has it.
+
+    Attributes:
+        records: How many.
+        bytes: Of the frames they are in.
+    """
+
+    records: int
+    bytes: int
+
+    def longer(self, records: int, length: int) -> "LogTail":
+        """With one more frame."""
+        return LogTail(self.records + records, self.bytes + length)
+
+
 class Log(QueueReader, Protocol):
     """The durable log of one shard. All calls on the loop's thread unless said otherwise."""
 
@@ -265,6 +282,10 @@ class Log(QueueReader, Protocol):
 
     def set_on_failed(self, callback: Callable[[Exception], None]) -> None:
         """Say what the writer thread calls once, when a write or fsync failed (fail-stop)."""
+
+    @property
+    def tail(self) -> LogTail:
+        """What was committed since the last call of `checkpoint`."""
 
     def checkpoint(self, rows: Iterable[tuple[bytes, bytes | None]], lsn: int) -> None:
         """Write changed rows (None deletes) with the LSN they reflect; in a thread of the log.

@@ -29,7 +29,7 @@ from cosmodrome_server.errors import (
     StoreFailed,
     StoreFull,
 )
-from cosmodrome_server.model.log import MessageRecord, RecordKind, Replayed
+from cosmodrome_server.model.log import LogTail, MessageRecord, RecordKind, Replayed
 from cosmodrome_server.store import segment
 from cosmodrome_server.store.background import Background, Changes
 from cosmodrome_server.store.checkpoint import Mark
@@ -69,8 +69,6 @@ Row = tuple[bytes, bytes]
 # A frame rarely needs more: a segment ends when less than this is left of it.
 _LAST_BYTES = 256 * 1024
 _TICK_S = 1.0
-
-
 _OF_THE_LOG = frozenset((RecordKind.SNAPSHOT_ROW, RecordKind.SNAPSHOT_END, RecordKind.QUEUE_ENDS))
 
 
@@ -86,6 +84,7 @@ class CommitLog:
     Attributes:
         damages: What recovery found wrong.
         scrubber: What the background found wrong.
+        tail: See `Log`.
     """
 
     def __init__(
@@ -125,6 +124,7 @@ class CommitLog:
         self._timestamp_ms = 0
         self._is_closed = False
         self.damages: list[Damage] = []
+        self.tail = LogTail(0, 0)
         # The open frame.
         self._segment: Segment
         self._pending_spare: Path | None = None
@@ -173,6 +173,7 @@ class CommitLog:
                 current = header
                 self._queues.begin(header.number << segment.OFFSET_BITS)
                 continue
+            self.tail = self.tail.longer(found.header.records, found.end - found.start)
             first = header.number << segment.OFFSET_BITS | found.start + FRAME_HEADER_BYTES
             for record in decode_records(found.payload, first, found.header.timestamp_ms):
                 if record.kind not in _OF_THE_LOG:
@@ -276,6 +277,7 @@ class CommitLog:
         )
         self._recent.end_frame(self._frame_messages, frame.length)
         self._pending_spare = None
+        self.tail = self.tail.longer(self._records, frame.length)
         self._open_lsn += 1
         self._begin_frame(end, bytes_writing=frame.length)
         self._writer.write(frame)
@@ -310,6 +312,7 @@ class CommitLog:
         self._unsaved.rows.update(rows)
         if self._pending_spare is not None:
             return  # A new segment is not on the disk yet: with the next one.
+        self.tail = LogTail(0, 0)
         mark = Mark(lsn, self._segment.base + self._start, 0, self._segment.header.salt)
         self._unsaved.entries += self._queues.take_new()
         changes = dataclasses.replace(self._unsaved, mark=mark)
