@@ -115,6 +115,10 @@ class Engine:
         """Hold `reply` until everything staged so far is durable."""
         self._commit.reply_when_durable(sink, token, reply)
 
+    def catch_up(self) -> None:
+        """Let what is durable be visible before the loop is told."""
+        self._commit.catch_up()
+
     # Later
 
     def _end_of_turn(self) -> None:

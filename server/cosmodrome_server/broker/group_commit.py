@@ -3,12 +3,13 @@
     turn of the loop      verbs stage records and leave replies in the open frame
     end of the turn       the writer is idle: the frame is its own (no linger)
                           it writes: the open frame goes on filling
-    writer thread         fsync ─▶ 1. schedule the loop's part  2. hand the replies over,
-                          one list per sink
+    writer thread         fsync ─▶ 1. note that the frame is durable  2. hand the replies
+                          over, one list per sink  3. wake the loop
     loop                  the frame's messages become visible, waiters wake; next frame
 
-The loop's part is scheduled before the replies leave, so that whoever acts on a reply
-finds its effect: the client's next call enters the loop behind it.
+The loop is woken last: awake, it would take the interpreter from the thread that has yet to
+answer. Whoever acts on a reply finds its effect nevertheless: every call first takes up what
+was noted (`catch_up`), and it was noted before the reply left.
 """
 
 import asyncio
@@ -38,9 +39,12 @@ class _Frame:
     def on_durable(self) -> None:
         """On the writer thread."""
         self._commit.note(self._began_s)
-        self._commit.schedule_durable(self)
-        for sink, replies in self._replies.items():
-            sink.reply_many(replies)
+        self._commit.durable.append(self)
+        try:
+            for sink, replies in self._replies.items():
+                sink.reply_many(replies)
+        finally:
+            self._commit.wake()
 
 
 class GroupCommit:
@@ -52,6 +56,9 @@ class GroupCommit:
         on_turn: Called on the loop after a frame became visible and at the end of every
             turn in which something was staged.
         on_sealed: Called when a frame was given to the writer, before anything is staged.
+
+    Attributes:
+        durable: Frames on the disk that the loop has not taken up; the writer adds to it.
     """
 
     def __init__(
@@ -72,8 +79,7 @@ class GroupCommit:
         self.frames = 0
         self._settled_waiters: list[asyncio.Future[None]] = []
         self._is_scheduled = False
-        self._wants_writer = False
-        log.set_on_idle(self._on_idle)
+        self.durable: deque[_Frame] = deque()
 
     def now_s(self) -> float:
         """The loop's time, from any thread."""
@@ -132,25 +138,29 @@ class GroupCommit:
                 self._release()
             return
         frame = _Frame(self, self._replies, {})
-        # Set before asking: the writer may become idle right after it said it was not.
-        self._wants_writer = True
         frame.ends = self._shard.take_staged_ends()
+        # While another frame is being written this one stays open: `_take_up` asks again.
         if self._log.commit(frame.on_durable):
-            self._wants_writer = False
             self._in_flight += 1
             self._replies = {}
             self._on_sealed()
         else:
             self._shard.put_back_ends(frame.ends)
 
-    def schedule_durable(self, frame: _Frame) -> None:
-        """On the writer thread: `frame` is on disk."""
-        self._loop.call_soon_threadsafe(self._durable, frame)
+    def wake(self) -> None:
+        """On the writer thread: let the loop take up what is durable."""
+        self._loop.call_soon_threadsafe(self._take_up)
 
-    def _durable(self, frame: _Frame) -> None:
-        self._in_flight -= 1
-        self.frames += 1
-        self._shard.make_visible(frame.ends)
+    def catch_up(self) -> None:
+        """What is durable becomes visible; cheap when there is nothing new."""
+        while self.durable:
+            frame = self.durable.popleft()
+            self._in_flight -= 1
+            self.frames += 1
+            self._shard.make_visible(frame.ends)
+
+    def _take_up(self) -> None:
+        self.catch_up()
         self._on_turn()
         self._commit()
         self._release()
@@ -165,8 +175,3 @@ class GroupCommit:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-
-    def _on_idle(self) -> None:
-        """On the writer thread."""
-        if self._wants_writer:
-            self._loop.call_soon_threadsafe(self._commit)

@@ -18,7 +18,7 @@ called elsewhere: by the writer thread, with every reply of a frame in one list.
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from cosmodrome_server.errors import BrokerError
+from cosmodrome_server.errors import BrokerError, InvalidReceiptHandle
 from cosmodrome_server.model.group import Group
 from cosmodrome_server.model.lite import LiteChange
 from cosmodrome_server.model.message import Delivery, NewMessage, SendReceipt, StoredMessage
@@ -120,6 +120,11 @@ class Messaging(Protocol):
         Raises:
             InvalidReceiptHandle: Malformed, foreign, expired or replaced.
         """
+
+    def ack_many(
+        self, group: str, topic: str, handles: Sequence[str]
+    ) -> list[InvalidReceiptHandle | None]:
+        """`ack` for each handle, in order; what it raises for one is returned in its place."""
 
     def change_invisible_duration(
         self, group: str, topic: str, handle: str, invisible_ms: int, *, suspend: bool
@@ -304,3 +309,6 @@ class Broker(Messaging, Offsets, Catalogue, Operations, Protocol):
 
     def reply_when_durable(self, sink: ReplySink, token: object, reply: bytes) -> None:
         """Hold `reply` until everything staged so far is durable."""
+
+    def catch_up(self) -> None:
+        """Let everything be visible whose reply may have left: the beginning of every call."""

@@ -13,7 +13,7 @@ Switched on by events.deliveries and events.lag_s; off, the broker is a plain `L
 and nothing here runs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from cosmodrome_server.clock import Clock
 from cosmodrome_server.core.catalogue import GroupState
 from cosmodrome_server.core.progress import Place, Progress
 from cosmodrome_server.core.records import Pop
+from cosmodrome_server.errors import InvalidReceiptHandle
 from cosmodrome_server.model import wire
 from cosmodrome_server.model.log import Log, MessageRecord, MessageState
 from cosmodrome_server.model.message import Delivery
@@ -103,9 +104,23 @@ class ObservedBroker(LocalBroker):
         """See `Messaging`."""
         super().ack(group, topic, handle)
         if self._open_events:
-            receipt, queue_offset = self._handles.open(handle)
-            place = (receipt.group_id, receipt.topic_id, receipt.queue_id)
-            self._close_event(place, queue_offset, "acked")
+            self._acknowledged(handle)
+
+    def ack_many(
+        self, group: str, topic: str, handles: Sequence[str]
+    ) -> list[InvalidReceiptHandle | None]:
+        """See `Messaging`."""
+        results = super().ack_many(group, topic, handles)
+        if self._open_events:
+            for handle, result in zip(handles, results, strict=True):
+                if result is None:
+                    self._acknowledged(handle)
+        return results
+
+    def _acknowledged(self, handle: str) -> None:
+        receipt, queue_offset = self._handles.open(handle)
+        place = (receipt.group_id, receipt.topic_id, receipt.queue_id)
+        self._close_event(place, queue_offset, "acked")
 
     def _deliver(
         self,

@@ -1,6 +1,6 @@
 """The verbs that end or extend deliveries, and what time does to them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from cosmodrome_server.broker.send_verbs import SendVerbs
@@ -14,6 +14,7 @@ from cosmodrome_server.core.records import Ack, DeadLetter
 from cosmodrome_server.core.settle import (
     leased,
     plan_ack,
+    plan_ack_many,
     plan_change,
     plan_release,
     plan_renewal,
@@ -28,7 +29,7 @@ from cosmodrome_server.errors import (
     StoreFull,
 )
 from cosmodrome_server.model.recall_handle import RecallHandles
-from cosmodrome_server.model.receipt_handle import ReceiptHandle, ReceiptHandles, suffix
+from cosmodrome_server.model.receipt_handle import ReceiptHandle, ReceiptHandles, lease_of, suffix
 from cosmodrome_server.model.topic import Topic, dead_letter_topic
 
 RECEIPT_KEY = "broker/receipt-key"
@@ -73,6 +74,50 @@ class SettleVerbs(SendVerbs):
             self._counters.acknowledged(topic, group)
             if owner.is_ordered or self._capped:
                 self._freed(owner, progress)
+
+    def ack_many(
+        self, group: str, topic: str, handles: Sequence[str]
+    ) -> list[InvalidReceiptHandle | None]:
+        """See `Messaging`; neighbours of one lease, mostly all of them, become one record."""
+        results: list[InvalidReceiptHandle | None] = []
+        start, end = 0, len(handles)
+        while start < end:
+            lease = lease_of(handles[start])
+            stop = start + 1
+            while stop < end and lease_of(handles[stop]) == lease:
+                stop += 1
+            run = handles[start:stop]
+            if len(run) > 1 and self._ack_run(group, topic, run):
+                results += [None] * len(run)
+            else:
+                results += [self._try_ack(group, topic, handle) for handle in run]
+            start = stop
+        return results
+
+    def _ack_run(self, group: str, topic: str, handles: Sequence[str]) -> bool:
+        """Acknowledge messages of one lease together; False, and nothing done, if that fails."""
+        try:
+            opened = [self._handles.open(handle) for handle in handles]
+            lease_ms = self._advance()
+            receipt = opened[0][0]
+            owner, progress = self._owner(group, topic, receipt)
+        except InvalidReceiptHandle:
+            return False
+        record = plan_ack_many(progress, receipt, [at for _, at in opened], lease_ms)
+        if record is None:
+            return False
+        self._put(record)
+        self._counters.acknowledged(topic, group, len(handles))
+        if owner.is_ordered or self._capped:
+            self._freed(owner, progress)
+        return True
+
+    def _try_ack(self, group: str, topic: str, handle: str) -> InvalidReceiptHandle | None:
+        try:
+            self.ack(group, topic, handle)
+        except InvalidReceiptHandle as error:
+            return error
+        return None
 
     def change_invisible_duration(
         self, group: str, topic: str, handle: str, invisible_ms: int, *, suspend: bool

@@ -93,10 +93,10 @@ class Counters:
             flow[0] += messages
             flow[1] += body_bytes
 
-    def acknowledged(self, topic: str, group: str) -> None:
-        """A delivery ended for good."""
+    def acknowledged(self, topic: str, group: str, count: int = 1) -> None:
+        """Deliveries ended for good."""
         key = (topic, group)
-        self.acks[key] = self.acks.get(key, 0) + 1
+        self.acks[key] = self.acks.get(key, 0) + count
 
     def dead(self, topic: str, group: str) -> None:
         """A message became a dead letter."""

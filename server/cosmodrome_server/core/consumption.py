@@ -21,6 +21,7 @@ from cosmodrome_server.core.machine import NEVER_MS, DirtyRow, Row
 from cosmodrome_server.core.progress import Lease, Place, Progress
 from cosmodrome_server.core.records import (
     Ack,
+    AckMany,
     ChangeInvisible,
     ConsumptionRecord,
     DeadLetter,
@@ -99,6 +100,8 @@ class Consumptions:
                 self.apply_ack(record)
             case Pop():
                 self.apply_pop(record)
+            case AckMany():
+                self._apply_many(record)
             case ChangeInvisible():
                 self._apply_change(record)
             case Renew():
@@ -139,8 +142,17 @@ class Consumptions:
                 self._forget_client(lease)
         self._soil(progress)
 
+    def _apply_many(self, record: AckMany) -> None:
+        consumption, progress = self._place_of(record)
+        lease, left = progress.settle_many(record.lease_id, record.base, record.mask)
+        if lease is not None:
+            consumption.inflight -= left
+            if lease.client_id and not lease.mask:
+                self._forget_client(lease)
+        self._soil(progress)
+
     def _place_of(
-        self, record: Pop | Ack | ChangeInvisible | Renew | DeadLetter
+        self, record: Pop | Ack | AckMany | ChangeInvisible | Renew | DeadLetter
     ) -> tuple[Consumption, Progress]:
         consumption = self.by_pair.get((record.group_id, record.topic_id))
         progress = None if consumption is None else consumption.progress.get(record.queue_id)
@@ -149,7 +161,7 @@ class Consumptions:
         return consumption, progress
 
     def _mend(
-        self, record: Pop | Ack | ChangeInvisible | Renew | DeadLetter
+        self, record: Pop | Ack | AckMany | ChangeInvisible | Renew | DeadLetter
     ) -> tuple[Consumption, Progress]:
         """In replay: the frame that began this progress was damaged. Begin it here.
 

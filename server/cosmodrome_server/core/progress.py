@@ -200,6 +200,20 @@ class Progress:
         self.done.add(queue_offset)
         return lease
 
+    def settle_many(self, lease_id: int, base: int, mask: int) -> tuple[Lease | None, int]:
+        """End deliveries base + i for every bit i; return their lease, and how many left it."""
+        self.done.add_mask(base, mask)
+        lease = self.leases.get(lease_id)
+        left = 0 if lease is None or lease.base != base else lease.mask & mask
+        if mask != left:
+            self._take_ready(base, mask & ~left)
+        if lease is None or not left:
+            return None, 0
+        lease.mask ^= left
+        if not lease.mask:
+            del self.leases[lease_id]
+        return lease, left.bit_count()
+
     def _leave(self, lease_id: int, queue_offset: int) -> Lease | None:
         lease = self.leases.get(lease_id)
         if lease is None or not lease.holds(queue_offset):

@@ -12,6 +12,7 @@ about one queue of one group go on with its place:
                  is auto-renewed u8 · lengths: mask u8, held u8, client u16, attempt id u16 ·
                  those bytes
     Ack          lease u64 · offset u64
+    AckMany      lease u64 · base u64 · mask: the rest
     Change       lease u64 · offset u64 · new lease u64 · invisible u32 · is suspended u8
     Renew        lease u64 · invisible u32 · is last u8
     DeadLetter   lease u64 · offset u64 · copy offset u64
@@ -30,6 +31,7 @@ LEASE_SPAN = 512
 _AT = Struct("<Q")
 _POP = Struct("<QIIIQQQIIH?BBHH")
 _ACK = Struct("<QIIIQQ")
+_ACK_MANY = Struct("<QIIIQQ")
 _CHANGE = Struct("<QIIIQQQI?")
 _RENEW = Struct("<QIIIQI?")
 _DEAD_LETTER = Struct("<QIIIQQQ")
@@ -185,6 +187,43 @@ class Ack:
     def decode(payload: bytes) -> "Ack":
         """The inverse of `encode`."""
         return Ack(*_ACK.unpack(payload))
+
+
+@dataclass(slots=True)
+class AckMany:
+    """Deliveries of one lease ended for good, in one call.
+
+    Attributes:
+        base: The offset of bit 0 of the mask.
+        mask: Bit i: base + i; below LEASE_SPAN bits.
+    """
+
+    at_ms: int
+    group_id: int
+    topic_id: int
+    queue_id: int
+    lease_id: int
+    base: int
+    mask: int
+
+    @property
+    def kind(self) -> RecordKind:
+        """ACK_MANY."""
+        return RecordKind.ACK_MANY
+
+    def encode(self) -> bytes:
+        """The payload."""
+        head = _ACK_MANY.pack(
+            self.at_ms, self.group_id, self.topic_id, self.queue_id, self.lease_id, self.base
+        )
+        return head + _mask_bytes(self.mask)
+
+    @staticmethod
+    def decode(payload: bytes) -> "AckMany":
+        """The inverse of `encode`."""
+        at_ms, group_id, topic_id, queue_id, lease_id, base = _ACK_MANY.unpack_from(payload)
+        mask = int.from_bytes(payload[_ACK_MANY.size :], "little")
+        return AckMany(at_ms, group_id, topic_id, queue_id, lease_id, base, mask)
 
 
 @dataclass(slots=True)
@@ -351,4 +390,4 @@ class SetOffset:
         return SetOffset(*_OFFSET.unpack(payload))
 
 
-ConsumptionRecord = Pop | Ack | ChangeInvisible | Renew | DeadLetter | SetOffset
+ConsumptionRecord = Pop | Ack | AckMany | ChangeInvisible | Renew | DeadLetter | SetOffset

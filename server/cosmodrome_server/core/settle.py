@@ -12,8 +12,10 @@ from the receive; then, or when its client is gone, the lease ends after one las
 Source: protocol.md 7.7–7.9 and their DO marks.
 """
 
+from collections.abc import Sequence
+
 from cosmodrome_server.core.progress import Lease, Progress
-from cosmodrome_server.core.records import Ack, ChangeInvisible, Renew
+from cosmodrome_server.core.records import Ack, AckMany, ChangeInvisible, Renew
 from cosmodrome_server.errors import InvalidReceiptHandle
 from cosmodrome_server.model.group import Backoff
 from cosmodrome_server.model.receipt_handle import ReceiptHandle
@@ -42,6 +44,21 @@ def plan_ack(
     if progress.ready.get(queue_offset) == handle.attempt:
         return Ack(lease_ms, *progress.place, 0, queue_offset)
     raise stale(handle, queue_offset)
+
+
+def plan_ack_many(
+    progress: Progress, handle: ReceiptHandle, queue_offsets: Sequence[int], lease_ms: int
+) -> AckMany | None:
+    """End deliveries of one lease; None if it does not hold each of them, once."""
+    lease = progress.leases.get(handle.lease_id)
+    if lease is None or min(queue_offsets) < lease.base:
+        return None
+    mask = 0
+    for queue_offset in queue_offsets:
+        mask |= 1 << (queue_offset - lease.base)
+    if mask & ~lease.mask or mask.bit_count() != len(queue_offsets):
+        return None
+    return AckMany(lease_ms, *progress.place, lease.lease_id, lease.base, mask)
 
 
 def leased(progress: Progress, handle: ReceiptHandle, queue_offset: int) -> Lease:

@@ -125,6 +125,11 @@ class ReceiptHandles:
         self._known[sealed] = handle
 
 
+def lease_of(text: str) -> str:
+    """The part of a handle that all messages of its lease share."""
+    return text[:_SEAL_CHARS]
+
+
 def suffix(delta: int) -> str:
     """The characters that name a message of a lease: its offset minus the base, below 512."""
     return _SUFFIXES[delta]

@@ -109,20 +109,35 @@ class Deliveries(RuleBasedStateMachine):
         self.pass_ms(step_ms)
         if not self.old_handles:
             return
-        expected, handle, attempt = data.draw(st.sampled_from(self.old_handles))
-        if expected.state == "leased" and expected.handle == handle:
-            self.world.broker.ack("billing", "orders", handle)
-            expected.state = "done"
-        elif expected.state in {"done", "dead"}:
-            self.world.broker.ack("billing", "orders", handle)
-        elif expected.state == "ready" and expected.attempt == attempt:
-            # The next delivery is this attempt again: taking the ack spares a duplicate.
-            self.world.broker.ack("billing", "orders", handle)
-            expected.state = "done"
+        given = data.draw(st.sampled_from(self.old_handles))
+        if self.is_good(given):
+            self.world.broker.ack("billing", "orders", given[1])
         else:
             with pytest.raises(InvalidReceiptHandle):
-                self.world.broker.ack("billing", "orders", handle)
+                self.world.broker.ack("billing", "orders", given[1])
         self.run(self.world.settle())
+
+    @rule(data=st.data(), step_ms=st.sampled_from([0, 1_000]))
+    def ack_many(self, data: st.DataObject, step_ms: int) -> None:
+        """Neighbours, strangers, repeats: each as if it were acknowledged by itself."""
+        self.pass_ms(step_ms)
+        if not self.old_handles:
+            return
+        last = data.draw(st.lists(st.sampled_from(self.old_handles), max_size=3))
+        given = self.old_handles[-data.draw(st.integers(1, 5)) :] + last
+        results = self.world.broker.ack_many("billing", "orders", [one[1] for one in given])
+        assert [result is None for result in results] == [self.is_good(one) for one in given]
+        self.run(self.world.settle())
+
+    def is_good(self, given: tuple[Expected, str, int]) -> bool:
+        """Whether acknowledging succeeds; then it has."""
+        expected, handle, attempt = given
+        if expected.state == "leased" and expected.handle == handle:
+            expected.state = "done"
+        elif expected.state == "ready" and expected.attempt == attempt:
+            # The next delivery is this attempt again: taking the ack spares a duplicate.
+            expected.state = "done"
+        return expected.state in {"done", "dead"}
 
     @rule(
         data=st.data(),

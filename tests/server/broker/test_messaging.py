@@ -6,6 +6,7 @@ import pytest
 
 from cosmodrome_server.errors import InvalidReceiptHandle, TopicNotFound
 from cosmodrome_server.model import wire
+from cosmodrome_server.model.log import RecordKind
 from cosmodrome_server.model.message import Delivery
 from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
 from tests.support.broker_world import Run, World, bodies, new_message
@@ -159,6 +160,25 @@ def test_a_restart_continues_where_the_log_ends(run: Run) -> None:
             b"3",
             *(b"%d" % number for number in range(4, 10)),
         ]
+
+    run(scenario)
+
+
+def test_acks_of_one_receive_are_one_record_and_survive_a_restart(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await world.send("orders", *[new_message(b"%d" % number) for number in range(6)])
+        handles = [one.receipt_handle for one in world.receive("orders", "billing", 5)]
+        await world.settle()
+        before = len(world.log.frames)
+        assert world.broker.ack_many("billing", "orders", handles[:4]) == [None] * 4
+        await world.settle()
+        (frame,) = world.log.frames[before:]
+        assert [record.kind for record in frame] == [RecordKind.ACK_MANY]
+        again = world.broker.ack_many("billing", "orders", ["forged", *handles, handles[4]])
+        assert [result is None for result in again] == [False] + [True] * 6
+        await world.restart()
+        await world.later(60_000)
+        assert bodies(world.receive("orders", "billing")) == [b"5"]
 
     run(scenario)
 

@@ -8,6 +8,7 @@ from cosmodrome_server.core.progress import Lease, Progress
 from cosmodrome_server.core.records import (
     LEASE_SPAN,
     Ack,
+    AckMany,
     ChangeInvisible,
     ConsumptionRecord,
     DeadLetter,
@@ -27,6 +28,7 @@ PLACE = (U64, U32, U32, U32)
 RECORDS = st.one_of(
     st.builds(Pop, *PLACE, U64, U64, U32, MASK, MASK, U16, U32, U64, st.booleans(), NAME, NAME),
     st.builds(Ack, *PLACE, U64, U64),
+    st.builds(AckMany, *PLACE, U64, U64, MASK),
     st.builds(ChangeInvisible, *PLACE, U64, U64, U64, U32, st.booleans()),
     st.builds(Renew, *PLACE, U64, U32, st.booleans()),
     st.builds(DeadLetter, *PLACE, U64, U64, U64),

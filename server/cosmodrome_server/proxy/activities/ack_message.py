@@ -1,7 +1,7 @@
 """AckMessage: end deliveries for good."""
 
 from cosmodrome_proto import service_pb2 as rpc
-from cosmodrome_server.errors import BadRequest, BrokerError, StoreError
+from cosmodrome_server.errors import BadRequest
 from cosmodrome_server.proxy import status
 from cosmodrome_server.proxy.context import Context
 from cosmodrome_server.proxy.encoding import varint
@@ -20,20 +20,15 @@ def ack_message(context: Context, _call: Call, request: rpc.AckMessageRequest) -
     """
     topic = context.names.topic(request.topic.name)
     group = context.names.group(request.group.name)
-    if not request.entries:
+    entries = request.entries
+    if not entries:
         raise BadRequest("the request acknowledges nothing: it has no entries")
-    ack = context.broker.ack
+    handles = [entry.receipt_handle for entry in entries]
     parts = [b""]
     statuses = set()
-    for entry in request.entries:
-        handle = entry.receipt_handle
-        try:
-            ack(group, topic, handle)
-            result = status.OK
-        except StoreError:
-            raise
-        except BrokerError as error:
-            result = status.error_field(error)
+    refused = context.broker.ack_many(group, topic, handles)
+    for entry, handle, error in zip(entries, handles, refused, strict=True):
+        result = status.OK if error is None else status.error_field(error)
         statuses.add(result)
         parts.append(_entry(entry.message_id.encode(), handle.encode(), result))
     parts[0] = status.overall(statuses)
