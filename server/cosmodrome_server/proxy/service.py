@@ -221,6 +221,7 @@ class _Boundary:
     def _act(self, call: Call) -> Reply:
         request = self._parse(call.payload)
         context = self._context
+        context.broker.catch_up()
         if context.is_guarded:
             context.admit(call, request)
         if self._lane is not None:
