@@ -7,9 +7,9 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -q
 MARK := $(VENV)/.installed
 
-.PHONY: help setup run demo test check format proto bench bench-peer crash simulation fuzz soak conformance gate pipeline clean
+.PHONY: help setup run demo test check format proto bench bench-scale bench-peer crash simulation fuzz soak conformance gate pipeline clean
 help:
-	@echo "run demo test check format bench bench-peer crash simulation fuzz soak conformance pipeline proto gate clean"
+	@echo "run demo test check format bench bench-scale bench-peer crash simulation fuzz soak conformance pipeline proto gate clean"
 
 # The virtual environment with what running needs; quick when nothing changed.
 $(MARK)-run: pyproject.toml
@@ -48,6 +48,9 @@ proto: $(MARK)-dev
 
 bench: $(MARK)-dev gate
 	@$(BIN)/python -m benchmarks.run $(ARGS)
+
+bench-scale: $(MARK)-dev
+	@$(BIN)/python -m benchmarks.scale $(or $(ARGS),stored)
 
 bench-peer: $(MARK)-dev gate
 	@$(BIN)/python -m benchmarks.peer $(ARGS)

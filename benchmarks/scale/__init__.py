@@ -1,0 +1,1 @@
+"""What happens to cost, memory and time when there is much of something."""

@@ -1,0 +1,175 @@
+"""A million delayed messages due over an hour, while others flow: how late they are.
+
+    before     all are sent, due evenly over the hour that begins when sending ends
+    flow       2,000 messages a second sent, received and acknowledged beside them
+    measured   lateness (received - due) of each delayed message, and how long the event loop
+               kept a sleeper waiting (every 5 ms), both for the first `seconds` of the hour
+
+The broker, its clients and the sleeper share one loop, so the lag counts the clients' work,
+too. `fsync_ms` delays every sync of the log by so much, as a slow disk does.
+"""
+
+import asyncio
+import gc
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.scale.world import messages, opened, wanted
+from cosmodrome_server.broker.local_broker import LocalBroker
+from cosmodrome_server.model.group import ConsumeFrom, Group
+from cosmodrome_server.model.message import MessageType
+from cosmodrome_server.model.topic import Topic, TopicType
+from cosmodrome_server.store.files import File, OsFile, OsFiles
+
+_HOUR_MS = 3_600_000
+_BODY = b"x" * 200
+_BATCH = 500
+_FLOW_PER_S, _FLOW_EVERY_S = 2_000, 0.01
+_POLL_EVERY_S = 0.02
+
+
+class SlowFile:
+    """An `OsFile` whose syncs take longer."""
+
+    def __init__(self, file: OsFile, delay_s: float) -> None:
+        self._file = file
+        self._delay_s = delay_s
+        self.read = file.read
+        self.write = file.write
+        self.allocate = file.allocate
+        self.size = file.size
+        self.close = file.close
+
+    def write_through(self, position: int, parts: Sequence[bytes]) -> None:
+        """See `File`."""
+        time.sleep(self._delay_s)
+        self._file.write_through(position, parts)
+
+    def sync(self) -> None:
+        """See `File`."""
+        time.sleep(self._delay_s)
+        self._file.sync()
+
+
+class SlowFiles(OsFiles):
+    """The disk of this machine, slower."""
+
+    def __init__(self, delay_s: float) -> None:
+        self._delay_s = delay_s
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """See `Files`."""
+        file = super().open(path, create=create)
+        assert isinstance(file, OsFile)
+        return SlowFile(file, self._delay_s)
+
+
+class Hour:
+    """One run; `figures` says what it found."""
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self._broker = broker
+        self._late_ms: list[float] = []
+        self._lag_ms: list[float] = []
+        self._flowed = 0
+        self._due_ms: dict[str, int] = {}
+
+    async def schedule(self, count: int) -> int:
+        """Send the delayed messages; return when the first is due."""
+        # Time enough to send them all: the window begins when they are in.
+        first_ms = int(time.time() * 1e3) + 1_000 + count // 25
+        for first in range(0, count, _BATCH):
+            batch = messages(first, _BATCH, _BODY, MessageType.DELAY)
+            for number, message in enumerate(batch, first):
+                message.delivery_timestamp_ms = first_ms + number * _HOUR_MS // count
+                self._due_ms[message.message_id] = message.delivery_timestamp_ms
+            self._broker.send("later", batch)
+            if first % (16 * _BATCH) == 0:
+                await self._broker.drain()
+        await self._broker.drain()
+        return first_ms
+
+    async def pass_time(self, first_ms: int, seconds: int) -> None:
+        """Let the hour begin, and measure so many seconds of it."""
+        await asyncio.sleep(max(0, first_ms / 1e3 - time.time()))
+        until = time.monotonic() + seconds
+        await asyncio.gather(self._flow(until), self._consume(until), self._watch(until))
+
+    async def _flow(self, until: float) -> None:
+        next_at = time.monotonic()
+        while time.monotonic() < until:
+            self._broker.send("orders", messages(0, int(_FLOW_PER_S * _FLOW_EVERY_S), _BODY))
+            next_at += _FLOW_EVERY_S
+            await asyncio.sleep(max(0, next_at - time.monotonic()))
+
+    async def _consume(self, until: float) -> None:
+        while time.monotonic() < until:
+            self._flowed += len(self._take("orders"))
+            for name in self._take("later"):
+                self._late_ms.append(time.time() * 1e3 - self._due_ms.pop(name))
+            await asyncio.sleep(_POLL_EVERY_S)
+
+    def _take(self, topic: str) -> list[str]:
+        names: list[str] = []
+        for _ in range(8):
+            deliveries = self._broker.receive(wanted(topic, "billing"))
+            for delivery in deliveries:
+                self._broker.ack("billing", topic, delivery.receipt_handle)
+                # Field 3 of the system properties, the only one that was set.
+                names.append(bytes(delivery.message.system[2:]).decode())
+            if not deliveries:
+                break
+        return names
+
+    async def _watch(self, until: float) -> None:
+        while (now := time.monotonic()) < until:
+            await asyncio.sleep(0.005)
+            self._lag_ms.append((time.monotonic() - now) * 1e3 - 5)
+
+    def figures(self, first_ms: int) -> dict[str, object]:
+        """What was measured."""
+        passed_ms = time.time() * 1e3 - first_ms
+        missing = [due for due in self._due_ms.values() if due < first_ms + passed_ms - 1_000]
+        return {
+            "fired": len(self._late_ms),
+            "overdue": len(missing),
+            "flowed": self._flowed,
+            "early": sum(late < 0 for late in self._late_ms),
+            "late_ms": _spread(self._late_ms),
+            "lag_ms": _spread(self._lag_ms),
+        }
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    shares = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
+    found = {name: round(ordered[int(share * len(ordered))], 1) for name, share in shares.items()}
+    return found | {"max": round(ordered[-1], 1)}
+
+
+async def _measured(data: Path, scheduled: int, seconds: int, fsync_ms: int) -> dict[str, object]:
+    broker = opened(data, files=SlowFiles(fsync_ms / 1e3) if fsync_ms else None)
+    broker.create_topic(Topic("later", TopicType.DELAY, queues=8))
+    broker.create_topic(Topic("orders", queues=8))
+    broker.create_group(Group("billing", consume_from=ConsumeFrom.FIRST))
+    await broker.drain()
+    hour = Hour(broker)
+    first_ms = await hour.schedule(scheduled)
+    # As `cosmodrome serve` does after its start.
+    gc.collect()
+    gc.freeze()
+    await hour.pass_time(first_ms, seconds)
+    found = hour.figures(first_ms)
+    await broker.close()
+    return found
+
+
+def in_directory(
+    directory: Path | None, scheduled: int, seconds: int, fsync_ms: int
+) -> dict[str, object]:
+    """Measure on a new directory that is removed afterwards."""
+    with tempfile.TemporaryDirectory(dir=directory) as data:
+        found = asyncio.run(_measured(Path(data), scheduled, seconds, fsync_ms))
+    return {"scheduled": scheduled, "seconds": seconds, "fsync_ms": fsync_ms, **found}

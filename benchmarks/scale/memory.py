@@ -1,0 +1,171 @@
+"""What queues, delayed messages and messages in flight weigh in memory.
+
+Each in a process of its own: anonymous memory before and after, and per piece.
+
+    queues     100,000 with a message each, read by one group      nothing of RocketMQ's file each
+    delayed    1,000,000 over 40 days, and 1,000,000 in one hour   24 bytes each of this hour
+    inflight   100,000, received 32 and 1 at a time                20 bytes each, 24 one by one
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from benchmarks.scale.world import OS, anonymous_bytes, messages, opened, wanted
+from cosmodrome_server.broker.local_broker import LocalBroker
+from cosmodrome_server.clock import SystemClock
+from cosmodrome_server.model.group import ConsumeFrom, Group
+from cosmodrome_server.model.message import MessageType
+from cosmodrome_server.model.topic import Topic, TopicType
+
+Figures = dict[str, float]
+_HOUR_MS, _DAYS = 3_600_000, 40
+_QUEUES, _DELAYED, _INFLIGHT = 100_000, 1_000_000, 100_000
+_QUEUES_PER_TOPIC = 1_000
+_BATCH = 1_000
+_BODY = b"x" * 100
+
+
+async def queues(data: Path) -> Figures:
+    """100,000 queues that each got a message, before and after all of it was consumed."""
+    broker = opened(data, OS)
+    before = anonymous_bytes()
+    topics = [f"topic-{number}" for number in range(_QUEUES // _QUEUES_PER_TOPIC)]
+    for topic in topics:
+        broker.create_topic(Topic(topic, queues=_QUEUES_PER_TOPIC))
+    broker.create_group(Group("billing", consume_from=ConsumeFrom.FIRST))
+    await broker.drain()
+    known = anonymous_bytes()
+    for topic in topics:
+        for number in range(_QUEUES_PER_TOPIC):
+            # One after the other: each send takes the next queue.
+            broker.send(topic, messages(number, 1, _BODY))
+        await broker.drain()
+    sent = anonymous_bytes()
+    for topic in topics:
+        while deliveries := broker.receive(wanted(topic, "billing")):
+            for delivery in deliveries:
+                broker.ack("billing", topic, delivery.receipt_handle)
+        await broker.drain()
+    consumed = anonymous_bytes()
+    await broker.close()
+    again = opened(data, OS)
+    found = {"known": known, "sent": sent, "consumed": consumed, "restarted": anonymous_bytes()}
+    await again.close()
+    return {step: (held - before) / _QUEUES for step, held in found.items()}
+
+
+async def spread(data: Path) -> Figures:
+    """1,000,000 delayed messages over 40 days."""
+    return await _delayed(data, _DAYS * 24 * _HOUR_MS)
+
+
+async def crowded(data: Path) -> Figures:
+    """1,000,000 delayed messages of one hour."""
+    return await _delayed(data, _HOUR_MS)
+
+
+async def _delayed(data: Path, span_ms: int) -> Figures:
+    broker = opened(data, OS)
+    broker.create_topic(Topic("later", TopicType.DELAY, queues=8))
+    await broker.drain()
+    before = anonymous_bytes()
+    first_ms = SystemClock().now_ms() + 2 * _HOUR_MS
+    for first in range(0, _DELAYED, _BATCH):
+        batch = messages(first, _BATCH, _BODY, MessageType.DELAY)
+        for number, message in enumerate(batch, first):
+            message.delivery_timestamp_ms = first_ms + number * span_ms // _DELAYED
+        broker.send("later", batch)
+        await broker.drain()
+        await _copied(broker)
+    for _ in range(100):
+        await _copied(broker)
+    copied = anonymous_bytes()
+    await broker.close()
+    again = opened(data, OS)
+    for _ in range(100):
+        await _copied(again)
+    restarted = anonymous_bytes()
+    await again.close()
+    return {
+        "mib": (copied - before) / 2**20,
+        "bytes_each": (copied - before) / _DELAYED,
+        "restarted_mib": (restarted - before) / 2**20,
+    }
+
+
+async def _copied(broker: LocalBroker) -> None:
+    """Let what waits to be copied into its bucket be copied."""
+    await asyncio.sleep(0)
+    while broker.is_copying:  # noqa: ASYNC110  # nothing says when
+        await asyncio.sleep(0.001)
+
+
+async def inflight_batches(data: Path) -> Figures:
+    """100,000 messages in flight, received 32 at a time."""
+    return await _inflight(data, 32)
+
+
+async def inflight_singles(data: Path) -> Figures:
+    """100,000 messages in flight, received one by one."""
+    return await _inflight(data, 1)
+
+
+async def _inflight(data: Path, count: int) -> Figures:
+    broker = opened(data, OS)
+    broker.create_topic(Topic("orders", queues=8))
+    broker.create_group(Group("billing", consume_from=ConsumeFrom.FIRST))
+    for first in range(0, 2 * _INFLIGHT, _BATCH):
+        broker.send("orders", messages(first, _BATCH, _BODY))
+        await broker.drain()
+    await _receive(broker, 10_000, count)
+    before = anonymous_bytes()
+    await _receive(broker, _INFLIGHT, count)
+    held = anonymous_bytes() - before
+    await broker.close()
+    return {"mib": held / 2**20, "bytes_each": held / _INFLIGHT}
+
+
+async def _receive(broker: LocalBroker, total: int, count: int) -> None:
+    received = 0
+    while received < total:
+        received += len(broker.receive(wanted("orders", "billing", count)))
+        if received % 3_200 < count:
+            await broker.drain()
+    await broker.drain()
+
+
+_STEPS: dict[str, Callable[[Path], Awaitable[Figures]]] = {
+    "queues": queues,
+    "delayed over 40 days": spread,
+    "delayed in an hour": crowded,
+    "in flight by 32": inflight_batches,
+    "in flight by 1": inflight_singles,
+}
+
+
+def measured(directory: Path | None) -> dict[str, object]:
+    """Every step, each in a process of its own."""
+    found: dict[str, object] = {}
+    for step in _STEPS:
+        with tempfile.TemporaryDirectory(dir=directory) as data:
+            command = [sys.executable, "-m", "benchmarks.scale.memory", step, data]
+            found[step] = json.loads(subprocess.run(command, stdout=-1, check=True).stdout)
+    return found
+
+
+def main(step: str, data: Path) -> None:
+    """One step; prints its figures."""
+
+    async def run() -> Figures:
+        return await _STEPS[step](data)
+
+    print(json.dumps(asyncio.run(run())))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
