@@ -9,6 +9,7 @@ them are answered, so every step waits for its own fsyncs.
     send, batch of 32        send, one            receive, just written (recent.py)
     receive, backlog (read from the page cache)   receive, one      ack, batch of 32
     cycle: send + receive + ack of batches of 32  append: frames of 256, the log alone
+    storage alone: the same cycle by the broker's verbs, without protobuf
 
 `per_second` is wall time and only as good as the quiet of the machine; `cpu_us` counts all
 threads of the process, the log's writer included. Medians of the repeats.
@@ -16,6 +17,7 @@ threads of the process, the log's writer included. Medians of the repeats.
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import shutil
 import tempfile
@@ -32,16 +34,21 @@ from cosmodrome_server.app import broker_settings
 from cosmodrome_server.broker.local_broker import LocalBroker
 from cosmodrome_server.clock import SystemClock
 from cosmodrome_server.config import load
+from cosmodrome_server.model.filter import EVERYTHING
 from cosmodrome_server.model.group import Group
+from cosmodrome_server.model.message import NewMessage
+from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery
 from cosmodrome_server.model.topic import Topic
-from cosmodrome_server.proxy import service
+from cosmodrome_server.proxy import convert, service
 from cosmodrome_server.proxy.context import Context
 from cosmodrome_server.proxy.front import GrpcStatus
 from cosmodrome_server.proxy.health import Health
+from cosmodrome_server.proxy.names import Names
 from cosmodrome_server.proxy.outgoing import StreamReplies
 from cosmodrome_server.proxy.security.directory import Directory
 from cosmodrome_server.proxy.security.guard import Guard
 from cosmodrome_server.proxy.sessions import Sessions
+from cosmodrome_server.proxy.validate import MessageRules
 from cosmodrome_server.store.opening import open_log
 from cosmodrome_server.store.platform import LogOptions
 
@@ -264,6 +271,56 @@ async def cycle(data: Path, messages: int) -> dict[str, Figures]:
         await server.broker.close()
 
 
+async def storage_alone(data: Path, messages: int) -> Figures:
+    """The cycle by the broker's verbs: what is decoded in, and not encoded out."""
+    server = Server(data)
+    broker, turn = server.broker, server.turn
+    await asyncio.sleep(0)
+    stored = broker_message()
+    query = ReceiveQuery(
+        GROUP, TOPIC, ANY_QUEUE, "bench", BATCH, 600_000, auto_renew=False, filter=EVERYTHING
+    )
+
+    async def durable(calls: int) -> None:
+        turn.begin(calls)
+        for _ in range(calls):
+            broker.reply_when_durable(turn, _Call(turn, b""), b"")
+        await turn.done
+        broker.catch_up()
+
+    async def once() -> None:
+        for _ in range(CALLS_PER_TURN):
+            broker.send(TOPIC, [dataclasses.replace(stored) for _ in range(BATCH)])
+        await durable(CALLS_PER_TURN)
+        found = [broker.receive(query) for _ in range(CALLS_PER_TURN)]
+        await durable(CALLS_PER_TURN)
+        for deliveries in found:
+            handles = [delivery.receipt_handle for delivery in deliveries]
+            assert broker.ack_many(GROUP, TOPIC, handles) == [None] * BATCH, "an ack was refused"
+        await durable(CALLS_PER_TURN)
+
+    try:
+        await once()
+        rounds = max(1, messages // (BATCH * CALLS_PER_TURN))
+        wall, cpu = time.perf_counter(), time.process_time()
+        for _ in range(rounds):
+            await once()
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        count = rounds * BATCH * CALLS_PER_TURN
+        return {"per_second": count / wall, "cpu_us": cpu / count * 1e6}
+    finally:
+        await broker.close()
+
+
+def broker_message() -> NewMessage:
+    """What the proxy makes of a message of the send request."""
+    config = load(None, environment={}, overrides={})
+    request = rpc.SendMessageRequest.FromString(send_request(TOPIC, 1))
+    rules, names = MessageRules.of(config), Names(config.limits)
+    (message,) = convert.new_messages(request.messages, rules, names, 0, "127.0.0.1:4711")
+    return message
+
+
 def append_alone(data: Path, messages: int) -> Figures:
     """Frames of 256 messages of 1 KiB, made durable: the log without a broker."""
     loaded = Loaded(data, LogOptions(retention_ms=0))
@@ -278,6 +335,7 @@ def measure(parent: Path | None, messages: int) -> dict[str, Figures]:
     data = Path(tempfile.mkdtemp(prefix="cycle-bench-", dir=parent))
     try:
         found = asyncio.run(cycle(data / "cycle", messages))
+        found["storage alone, cycle"] = asyncio.run(storage_alone(data / "alone", messages))
         found["append, frames of 256"] = append_alone(data / "append", messages)
         return found
     finally:
