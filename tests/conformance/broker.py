@@ -99,6 +99,12 @@ class OwnServer:
                 return found.group(1)
         raise ServerFailed(f"ended before it was ready: {self.last_words()}")
 
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        assert self._process is not None
+        return self._process.pid
+
     async def stop(self) -> int:
         """SIGTERM, and wait until it drained; returns the exit code."""
         return await self._end(signal.SIGTERM)
