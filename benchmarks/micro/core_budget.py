@@ -53,6 +53,9 @@ class _NullLog:
         self.state_bytes += len(payload)
         return self.staged
 
+    def index_run(self, *entries: object) -> None:
+        """Nothing is kept."""
+
     def index(self, *entry: object) -> None:
         """Not read back."""
 

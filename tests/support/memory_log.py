@@ -104,6 +104,17 @@ class MemoryLog:
         assert queue_offset == len(entries), f"{queue_offset=}, the queue ends at {len(entries)}"
         entries.append(entry)
 
+    def index_run(
+        self,
+        topic_id: int,
+        queue_id: int,
+        queue_offset: int,
+        entries: Sequence[tuple[int, int, int]],
+    ) -> None:
+        """See `Log`."""
+        for at, entry in enumerate(entries, queue_offset):
+            self.index(topic_id, queue_id, at, entry)
+
     def drop_queues(self, topic_id: int) -> None:
         """See `Log`."""
         for queue in [queue for queue in self._queues if queue[0] == topic_id]:

@@ -7,6 +7,7 @@ be done at a time of its own, by the one timer of the broker.
 """
 
 import asyncio
+import struct
 from collections.abc import Callable, Sequence
 
 from cosmodrome_server.broker.checkpoints import Checkpoints
@@ -19,6 +20,7 @@ from cosmodrome_server.core.catalogue import CatalogueRecord
 from cosmodrome_server.core.machine import NEVER_MS
 from cosmodrome_server.core.records import ConsumptionRecord
 from cosmodrome_server.core.shard import OtherRecord, Shard
+from cosmodrome_server.errors import StateUnreadable
 from cosmodrome_server.model.log import Log, MessageRecord
 
 
@@ -63,10 +65,14 @@ class Engine:
         log.set_on_failed(self._failed_on_writer)
 
     def _replay(self) -> None:
-        self._shard.restore(self._log.rows())
-        for replayed in self._log.replay():
-            self._shard.replay(replayed)
-            self._last_ms = max(self._last_ms, replayed.timestamp_ms)
+        try:
+            self._shard.restore(self._log.rows())
+            for replayed in self._log.replay():
+                self._shard.replay(replayed)
+                self._last_ms = max(self._last_ms, replayed.timestamp_ms)
+        except (struct.error, UnicodeDecodeError) as error:
+            # Checksums were right: this is what was written.
+            raise StateUnreadable(f"the stored state is of another version: {error}") from error
         self._shard.started()
         self._last_ms = max(self._last_ms, self._shard.log_ms)
 
@@ -106,8 +112,7 @@ class Engine:
     def _put_messages(self, records: Sequence[MessageRecord]) -> list[int]:
         """Store messages, all or none; return their positions."""
         positions = self._log.stage_messages(records)
-        for record, position in zip(records, positions, strict=True):
-            self._shard.apply_message(record, position)
+        self._shard.apply_messages(records, positions)
         self._commit.touch()
         return positions
 

@@ -254,6 +254,15 @@ class Log(QueueReader, Protocol):
         `queue_offset` must be `max_offset`. Called by `apply`, live and in replay.
         """
 
+    def index_run(
+        self,
+        topic_id: int,
+        queue_id: int,
+        queue_offset: int,
+        entries: Sequence[tuple[int, int, int]],
+    ) -> None:
+        """`index` for neighbours: messages of one send, staged just now; at least one."""
+
     def drop_queues(self, topic_id: int) -> None:
         """Forget the queues of a deleted topic."""
 

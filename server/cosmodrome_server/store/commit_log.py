@@ -21,6 +21,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate, chain
 from pathlib import Path
 
 from cosmodrome_server.errors import (
@@ -41,7 +42,6 @@ from cosmodrome_server.store.platform import LogOptions, Platform
 from cosmodrome_server.store.ranges import Ranges
 from cosmodrome_server.store.recent import RecentMessages
 from cosmodrome_server.store.record import (
-    MESSAGE_HEAD_BYTES,
     STATE_HEAD_BYTES,
     decode_records,
     encode_message,
@@ -138,7 +138,7 @@ class CommitLog:
         self._open_lsn = 0
         self._message_limit = self._state_limit = -1
         # The index is asked for every message: no call in between.
-        self.index = self._queues.index
+        self.index, self.index_run = self._queues.index, self._queues.index_run
         self.drop_queues = self._queues.drop
         self.min_offset = self._queues.min_offset
         self.max_offset = self._queues.max_offset
@@ -212,15 +212,22 @@ class CommitLog:
 
     def stage_messages(self, records: Sequence[MessageRecord]) -> list[int]:
         """See `Log.stage_messages`."""
-        if len(records) > 1:
-            length = sum(
-                MESSAGE_HEAD_BYTES + len(record.system) + len(record.user) + len(record.body)
-                for record in records
-            )
-            # Refused here, or every one of them fits.
-            if self._position + length > self._message_limit:
-                self._make_room(length, is_message=True)
-        return [self.stage_message(record) for record in records]
+        if len(records) == 1:
+            return [self.stage_message(records[0])]
+        encoded = [encode_message(record) for record in records]
+        ends = list(accumulate([len(head) + len(content) for head, content in encoded], initial=0))
+        length = ends.pop()
+        # Refused here, or every one of them fits.
+        if self._position + length > self._message_limit:
+            self._make_room(length, is_message=True)
+        first = self._position
+        positions = [first + end for end in ends]
+        self._position = first + length
+        self._parts += chain.from_iterable(encoded)
+        self._records += len(records)
+        self._messages.update(zip(positions, records, strict=True))
+        self._frame_messages += positions
+        return positions
 
     def stage(self, kind: RecordKind, payload: bytes) -> int:
         """See `Log.stage`."""

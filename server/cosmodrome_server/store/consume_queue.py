@@ -177,6 +177,20 @@ class ConsumeQueues:
         queue.words.frombytes(_ENTRY.pack(*entry))
         queue.next_offset = queue_offset + 1
 
+    def index_run(
+        self,
+        topic_id: int,
+        queue_id: int,
+        queue_offset: int,
+        entries: Sequence[tuple[int, int, int]],
+    ) -> None:
+        """See `model.log.Log.index_run`."""
+        self.index(topic_id, queue_id, queue_offset, entries[0])
+        queue = self._queues[topic_id << 32 | queue_id]
+        # Behind the first one there is no hole, and what is sent lies in the active segment.
+        queue.words.frombytes(b"".join([_ENTRY.pack(*entry) for entry in entries[1:]]))
+        queue.next_offset = queue_offset + len(entries)
+
     def _note_oldest(self, words: "array[int]") -> None:
         for position in words[::WORDS]:
             if 0 < position < self._active_base:

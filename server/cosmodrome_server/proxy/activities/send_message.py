@@ -1,6 +1,7 @@
 """SendMessage: store messages of one topic, all or none."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from cosmodrome_proto import service_pb2 as rpc
 from cosmodrome_server.errors import BadRequest, MessageCorrupted
@@ -58,12 +59,19 @@ def _encoded(receipts: Sequence[SendReceipt]) -> bytes:
     parts = [status.OK]
     for receipt in receipts:
         message_id = receipt.message_id.encode()
-        length = varint(len(message_id))
-        entry = b"".join((status.OK, b"\x12", length, message_id, b"\x1a", length, message_id))
-        if receipt.queue_offset:
-            entry += b"\x20" + varint(receipt.queue_offset)
+        named, again, size = _around(len(message_id))
+        rest = b"\x20" + varint(receipt.queue_offset) if receipt.queue_offset else b""
         if receipt.recall_handle:
             handle = receipt.recall_handle.encode()
-            entry += b"\x2a" + varint(len(handle)) + handle
-        parts += (b"\x12", varint(len(entry)), entry)
+            rest += b"\x2a" + varint(len(handle)) + handle
+        length = varint(size + len(rest))
+        parts += (b"\x12", length, named, message_id, again, message_id, rest)
     return b"".join(parts)
+
+
+@lru_cache(maxsize=1024)
+def _around(chars: int) -> tuple[bytes, bytes, int]:
+    """What stands before each of the two ids of an entry, and the length up to behind them."""
+    length = varint(chars)
+    named, again = status.OK + b"\x12" + length, b"\x1a" + length
+    return named, again, len(named) + len(again) + 2 * chars
