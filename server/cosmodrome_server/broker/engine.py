@@ -111,6 +111,8 @@ class Engine:
 
     def _put_messages(self, records: Sequence[MessageRecord]) -> list[int]:
         """Store messages, all or none; return their positions."""
+        if not records:
+            return []
         positions = self._log.stage_messages(records)
         self._shard.apply_messages(records, positions)
         self._commit.touch()
