@@ -6,6 +6,7 @@ a process that had channels open is told so at its first one.
 """
 
 import asyncio
+import gc
 import os
 import socket
 import ssl
@@ -14,14 +15,17 @@ from dataclasses import dataclass, field
 
 import grpc
 import grpc.aio
+from grpc.experimental import ChannelOptions
 
+from cosmodrome._client.stream_readers import StreamReaders
 from cosmodrome._core.endpoints import Endpoints
 from cosmodrome.config import Tls
 from cosmodrome.errors import ClientError, ConfigurationError, ConnectionFailed
 
 # As the reference pings: its brokers close connections that ping more often than every 5 minutes.
 # Dead connections are found by heartbeats.
-_OPTIONS: tuple[tuple[str, int | str], ...] = (
+_Options = list[tuple[str, int | str]]
+_OPTIONS: _Options = [
     ("grpc.keepalive_time_ms", 300_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -33,7 +37,9 @@ _OPTIONS: tuple[tuple[str, int | str], ...] = (
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.use_local_subchannel_pool", 1),
-)
+]
+# A stream is read by the thread that asks for its messages, without another one between.
+_SINGLE: _Options = [(ChannelOptions.SingleThreadedUnaryStream, 1)]
 _PARTIAL_CHAIN = 0x80000
 
 
@@ -43,6 +49,7 @@ class Channel:
 
     endpoints: Endpoints
     channel: grpc.aio.Channel
+    readers: StreamReaders
     users: int = 0
     callables: dict[str, object] = field(default_factory=dict)
 
@@ -73,14 +80,28 @@ class _Forks:
             )
         if not self._is_watching:
             self._is_watching = True
+            # gRPC's own fork handlers cannot help asyncio channels, and crash one child in three.
+            # It reads this when its first channel opens; whoever set it keeps what they set.
+            os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
             os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
-        self._is_spoilt = any(_pools.values())
-        _pools.clear()
+        self._is_spoilt = self._is_spoilt or any(_pools.values())
+        if self._is_spoilt:
+            # To free a channel or a call here would call into what is gone.
+            gc.freeze()
 
 
 _forks = _Forks()
+
+
+def check_fork() -> None:
+    """See that clients work in this process.
+
+    Raises:
+        ClientError: It is the forked child of one that has channels open.
+    """
+    _forks.check()
 
 
 async def borrow(endpoints: Endpoints, tls: Tls | None) -> Channel:
@@ -96,10 +117,11 @@ async def borrow(endpoints: Endpoints, tls: Tls | None) -> Channel:
     key = (endpoints, tls)
     known = pool.get(key)
     if known is None:
-        made = await _open(endpoints, tls)
-        known = pool.setdefault(key, Channel(endpoints, made))
-        if known.channel is not made:  # two asked at once; the second one's is not needed
-            await made.close(None)
+        dial = await _dial(endpoints, tls)
+        # Two may have asked at once; the second one's dial is not needed.
+        known = pool.get(key)
+        if known is None:
+            known = pool[key] = Channel(endpoints, dial.channel(), StreamReaders(dial.blocking))
     known.users += 1
     return known
 
@@ -109,6 +131,7 @@ async def give_back(channel: Channel, tls: Tls | None) -> None:
     channel.users -= 1
     if channel.users == 0:
         retire(channel, tls)
+        channel.readers.close()
         await channel.channel.close(None)
 
 
@@ -119,17 +142,39 @@ def retire(channel: Channel, tls: Tls | None) -> None:
         del pool[channel.endpoints, tls]
 
 
-async def _open(endpoints: Endpoints, tls: Tls | None) -> grpc.aio.Channel:
-    options = list(_OPTIONS)
+@dataclass(slots=True)
+class _Dial:
+    """How an endpoint is reached."""
+
+    target: str
+    credentials: grpc.ChannelCredentials | None
+    options: _Options
+
+    def channel(self) -> grpc.aio.Channel:
+        """A channel for the loop."""
+        if self.credentials is None:
+            return grpc.aio.insecure_channel(self.target, options=self.options)
+        return grpc.aio.secure_channel(self.target, self.credentials, options=self.options)
+
+    def blocking(self) -> grpc.Channel:
+        """A channel for threads."""
+        options = self.options + _SINGLE
+        if self.credentials is None:
+            return grpc.insecure_channel(self.target, options=options)
+        return grpc.secure_channel(self.target, self.credentials, options=options)
+
+
+async def _dial(endpoints: Endpoints, tls: Tls | None) -> _Dial:
     if tls is None:
-        return grpc.aio.insecure_channel(endpoints.target, options=options)
+        return _Dial(endpoints.target, None, _OPTIONS)
+    options = list(_OPTIONS)
     roots, server_name = _read(tls.ca), tls.server_name
     if tls.is_insecure:
         roots, server_name = await asyncio.to_thread(_shown_certificate, endpoints.addresses[0])
     if server_name:
         options.append(("grpc.ssl_target_name_override", server_name))
     credentials = grpc.ssl_channel_credentials(roots, _read(tls.key), _read(tls.certificate))
-    return grpc.aio.secure_channel(endpoints.target, credentials, options=options)
+    return _Dial(endpoints.target, credentials, options)
 
 
 def _read(path: object) -> bytes | None:

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 
 from cosmodrome._client.listening import ListenerCalls
 from cosmodrome._client.settling import Settler
@@ -181,8 +182,7 @@ class StandardConsumeService(ConsumeService):
 
     def _settle(self, queue: ProcessQueue, message: MessageView, outcome: Result) -> None:
         if outcome is ConsumeResult.SUCCESS:
-            future = self._context.settler.ack(message)
-            future.add_done_callback(lambda done: self._acked(queue, message, done))
+            self._context.settler.ack_then(message, partial(self._acked, queue, message))
             return
         if isinstance(outcome, Suspend):
             rest_ms = outcome.duration // timedelta(milliseconds=1)
@@ -193,13 +193,11 @@ class StandardConsumeService(ConsumeService):
         self._context.tasks.spawn(work, "nack")
 
     def _acked(
-        self, queue: ProcessQueue, message: MessageView, done: "asyncio.Future[None]"
+        self, queue: ProcessQueue, message: MessageView, error: BaseException | None
     ) -> None:
-        if done.cancelled():
-            return
-        if done.exception() is None:
+        if error is None:
             self._evict(queue, message)
-        else:
+        elif not isinstance(error, asyncio.CancelledError):
             self._context.tasks.spawn(self._ack_again(queue, message), "ack again")
 
     async def _ack_again(self, queue: ProcessQueue, message: MessageView) -> None:

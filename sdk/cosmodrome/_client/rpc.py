@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 
 from cosmodrome._client import channels
 from cosmodrome._client.channels import Channel
+from cosmodrome._client.stream_readers import FULL_MIN
 from cosmodrome._client.tasks import is_cancelled
 from cosmodrome._core import status
 from cosmodrome._core.endpoints import Endpoints
@@ -71,6 +72,7 @@ class Rpc:
         self._fixed = Identity(client_id, configuration.namespace).fixed()
         self._channels: dict[Endpoints, Channel] = {}
         self._opening = asyncio.Lock()
+        self._full: set[tuple[str, str, int]] = set()  # queues whose last stream was full
         self._on_lost_settings = on_lost_settings
 
     async def close(self) -> None:
@@ -150,10 +152,64 @@ class Rpc:
     ) -> None:
         """Hand every message of one server stream to `take`, until the stream ends.
 
+        Args:
+            endpoints: Whom to call.
+            name: The RPC.
+            request: Its message; names a message queue.
+            take: Gets each message, in order; all at once where a thread read them.
+            timeout_s: How long.
+
         Raises:
             TransportError: The stream broke.
         """
         channel = self._channels.get(endpoints) or await self._channel(endpoints)
+        named = cast("Any", request).message_queue
+        key = (name, named.topic.name, named.id)
+        count = 0
+
+        def taken(message: object) -> None:
+            nonlocal count
+            count += 1
+            take(message)
+
+        try:
+            if key in self._full and channel.readers.is_free:
+                await self._read_by_thread(channel, name, request, taken, timeout_s)
+            else:
+                await self._read_on_loop(channel, name, request, taken, timeout_s)
+        finally:
+            # Where much was, more is: a thread reads the next one.
+            (self._full.add if count >= FULL_MIN else self._full.discard)(key)
+
+    async def _read_by_thread(
+        self,
+        channel: Channel,
+        name: str,
+        request: Message,
+        take: Callable[[object], None],
+        timeout_s: float,
+    ) -> None:
+        metadata, request_id = self.headers()
+        try:
+            read = await channel.readers.read(
+                METHODS[name], request, metadata=metadata, timeout_s=timeout_s
+            )
+        except ValueError as error:
+            raise _closed(name, channel.endpoints) from error
+        for message in read.messages:
+            take(message)
+        if read.error is not None:
+            raise translated(read.error, name, channel.endpoints, request_id) from read.error
+
+    async def _read_on_loop(
+        self,
+        channel: Channel,
+        name: str,
+        request: Message,
+        take: Callable[[object], None],
+        timeout_s: float,
+    ) -> None:
+        endpoints = channel.endpoints
         make = channel.callables.get(name) or _server_stream(channel, name)
         metadata, request_id = self.headers()
         call = cast("Any", make)(request, timeout=timeout_s, metadata=metadata)
@@ -202,13 +258,14 @@ class Rpc:
 
 
 def translated(
-    error: grpc.aio.AioRpcError, name: str, endpoints: Endpoints, request_id: str
+    error: grpc.RpcError, name: str, endpoints: Endpoints, request_id: str
 ) -> CosmodromeError:
-    """GRPC's error as one of ours."""
+    """GRPC's error, of a call on the loop or in a thread, as one of ours."""
     kind: type[TransportError] = ConnectionFailed
-    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+    call = cast("grpc.Call", error)
+    if call.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         kind = DeadlineExceeded
-    words = f"{name} at {endpoints}: {error.code().name.lower()}: {error.details()}"
+    words = f"{name} at {endpoints}: {call.code().name.lower()}: {call.details()}"
     return kind(words, endpoint=str(endpoints), request_id=request_id)
 
 

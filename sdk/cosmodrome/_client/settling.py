@@ -9,10 +9,11 @@ redelivery. Only INVALID_RECEIPT_HANDLE ends it, since then the delivery is over
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
-from cosmodrome._client.rpc import Rpc
+from cosmodrome._client.rpc import Answer, Rpc
 from cosmodrome._client.tasks import Tasks
 from cosmodrome._core import endpoints as endpoint_text
 from cosmodrome._core import status
@@ -34,6 +35,8 @@ RETRY_S = 1.0
 # Entries of one request; a handle is about a hundred bytes.
 ENTRIES_MAX = 256
 Future = asyncio.Future
+# Told how an ack ended: None for well.
+Done = Callable[[BaseException | None], None]
 
 
 @dataclass(slots=True)
@@ -42,7 +45,7 @@ class _Lane:
 
     endpoints: Endpoints
     topic: str
-    waiting: list[tuple[MessageView, "Future[None]"]] = field(default_factory=list)
+    waiting: list[tuple[MessageView, Done]] = field(default_factory=list)
     is_under_way: bool = False
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -75,7 +78,18 @@ class Settler:
 
     def ack(self, message: MessageView) -> "Future[None]":
         """Acknowledge; the future says how it went, once, without another try."""
-        return self._hooked_ack(message) if self._interceptors else self._ack(message)
+        if self._interceptors:
+            return self._hooked_ack(message)
+        future: Future[None] = asyncio.get_running_loop().create_future()
+        self._ack(message, partial(_settle, future))
+        return future
+
+    def ack_then(self, message: MessageView, done: Done) -> None:
+        """As `ack`, without a future: `done` is called when the answer came."""
+        if self._interceptors:
+            self._hooked_ack(message).add_done_callback(lambda future: done(_error_of(future)))
+        else:
+            self._ack(message, done)
 
     def _hooked_ack(self, message: MessageView) -> "Future[None]":
         context = self._hook(HookPoint.ACK, message)
@@ -87,30 +101,28 @@ class Settler:
             return refused
 
         def after(done: "Future[None]") -> None:
-            context.error = asyncio.CancelledError() if done.cancelled() else done.exception()
+            context.error = _error_of(done)
             self._interceptors.after(context)
 
-        future = self._ack(message)
+        future: Future[None] = asyncio.get_running_loop().create_future()
+        self._ack(message, partial(_settle, future))
         future.add_done_callback(after)
         return future
 
     def _hook(self, point: HookPoint, message: MessageView) -> HookContext:
         return HookContext(point, self._client_id, message.topic, self._group, messages=[message])
 
-    def _ack(self, message: MessageView) -> "Future[None]":
+    def _ack(self, message: MessageView, done: Done) -> None:
         receipt = receipt_of(message)
         lane = self._lanes.get((receipt.endpoint, message.topic))
         if lane is None:
             endpoints = self._where(receipt)
             lane = self._lanes[receipt.endpoint, message.topic] = _Lane(endpoints, message.topic)
-        loop = asyncio.get_running_loop()
-        future: Future[None] = loop.create_future()
-        lane.waiting.append((message, future))
+        lane.waiting.append((message, done))
         if not lane.is_under_way:
             lane.is_under_way = True
             lane.idle.clear()
-            loop.call_soon(self._begin, lane)
-        return future
+            asyncio.get_running_loop().call_soon(self._begin, lane)
 
     async def flush(self) -> None:
         """Wait until no ack is under way."""
@@ -227,9 +239,7 @@ class Settler:
             lane.is_under_way = False
             lane.idle.set()
 
-    async def _ack_batch(
-        self, lane: _Lane, batch: list[tuple[MessageView, "Future[None]"]]
-    ) -> None:
+    async def _ack_batch(self, lane: _Lane, batch: list[tuple[MessageView, Done]]) -> None:
         request = rpc.AckMessageRequest(
             group=self._resource(self._group), topic=self._resource(lane.topic)
         )
@@ -242,27 +252,31 @@ class Settler:
         try:
             answer = await self._rpc.call(lane.endpoints, "AckMessage", request)
         except CosmodromeError as error:
-            for _, future in batch:
-                _settle(future, error)
+            for _, done in batch:
+                done(error)
             return
-        except asyncio.CancelledError:
-            for _, future in batch:
-                future.cancel()
+        except asyncio.CancelledError as error:
+            for _, done in batch:
+                done(error)
             raise
-        entries = list(answer.response.entries)
-        whole = status.error_of(
-            answer.response.status, endpoint=answer.endpoint, request_id=answer.request_id
-        )
-        if len(entries) != len(batch):
-            failure = whole or InternalError("the broker answered an ack without its entries")
-            for _, future in batch:
-                _settle(future, failure)
-            return
-        for (_, future), entry in zip(batch, entries, strict=True):
-            error_ = status.error_of(
-                entry.status, endpoint=answer.endpoint, request_id=answer.request_id
-            )
-            _settle(future, error_)
+        for (_, done), failure in zip(batch, _failures(answer, len(batch)), strict=True):
+            done(failure)
+
+
+def _failures(answer: Answer, messages: int) -> Iterable[CosmodromeError | None]:
+    """What an answer to an ack says of each message."""
+    where, response = (
+        {"endpoint": answer.endpoint, "request_id": answer.request_id},
+        answer.response,
+    )
+    entries = response.entries
+    if len(entries) != messages:
+        whole = status.error_of(response.status, **where)
+        return [whole or InternalError("the broker answered an ack without its entries")] * messages
+    if response.status.code == pb.OK:
+        # All is well, as nearly always: no look at each.
+        return [None] * messages
+    return [status.error_of(entry.status, **where) for entry in entries]
 
 
 def receipt_of(message: MessageView) -> Receipt:
@@ -280,10 +294,16 @@ def _refusal(error: Exception) -> CosmodromeError:
     return refused
 
 
-def _settle(future: "Future[None]", error: CosmodromeError | None) -> None:
+def _error_of(future: "Future[None]") -> BaseException | None:
+    return asyncio.CancelledError() if future.cancelled() else future.exception()
+
+
+def _settle(future: "Future[None]", error: BaseException | None) -> None:
     if future.done():
         return
     if error is None:
         future.set_result(None)
+    elif isinstance(error, asyncio.CancelledError):
+        future.cancel()
     else:
         future.set_exception(error)
