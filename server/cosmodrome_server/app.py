@@ -9,6 +9,7 @@ The only module that knows every concrete class.
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import sys
@@ -17,13 +18,14 @@ from dataclasses import dataclass, field
 from importlib import util
 from pathlib import Path
 
+from cosmodrome_server import __version__
 from cosmodrome_server.broker.local_broker import Attachments, LocalBroker
 from cosmodrome_server.broker.operation_events import Observed, ObservedBroker
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.clock import Clock, SystemClock
 from cosmodrome_server.config import Config, ConfigError
 from cosmodrome_server.core.transaction import TransactionRules
-from cosmodrome_server.errors import StoreError
+from cosmodrome_server.errors import StateUnreadable, StoreError
 from cosmodrome_server.model.log import Log
 from cosmodrome_server.proxy import service
 from cosmodrome_server.proxy.bulk.source import BulkSource
@@ -40,7 +42,7 @@ from cosmodrome_server.proxy.security.guard import Guard
 from cosmodrome_server.proxy.service import Rpc
 from cosmodrome_server.proxy.sessions import Sessions
 from cosmodrome_server.proxy.tls import Certificates
-from cosmodrome_server.store import opening, timer_bucket
+from cosmodrome_server.store import opening, origin, timer_bucket
 from cosmodrome_server.store.commit_log import CommitLog
 from cosmodrome_server.store.figures import StoreFigures, figures_of
 from cosmodrome_server.store.files import OsFiles
@@ -195,12 +197,25 @@ async def _assemble(
 def _broker(
     config: Config, log: Log, clock: Clock, on_fatal: Callable[[Exception], None]
 ) -> LocalBroker:
-    """The broker, with operation events where the settings ask for them."""
+    """The broker, with operation events where the settings ask for them.
+
+    Raises:
+        StateUnreadable: Another version wrote the data directory.
+    """
     parts = (log, clock, broker_settings(config), on_fatal, _attachments(config, log))
-    if config.events.deliveries or config.events.lag_s:
-        kept = Observed(config.events.deliveries, config.events.lag_s * 1000)
-        return ObservedBroker(*parts, kept)
-    return LocalBroker(*parts)
+    try:
+        if config.events.deliveries or config.events.lag_s:
+            kept = Observed(config.events.deliveries, config.events.lag_s * 1000)
+            broker: LocalBroker = ObservedBroker(*parts, kept)
+        else:
+            broker = LocalBroker(*parts)
+    except StateUnreadable as error:
+        raise StateUnreadable(
+            f"{error}; {config.data} was written by {origin.written_by(config.data)}, this is "
+            f"cosmodrome {__version__}: start it with that version, or choose another server.data"
+        ) from error
+    origin.sign(config.data)
+    return broker
 
 
 def _bulk(broker: LocalBroker, log: Log, config: Config) -> BulkSource | None:
@@ -363,6 +378,10 @@ async def serve(config: Config, *, announce: Announce | None = None) -> int:
         return 2
     for line in greeting(app):
         say(line)
+    if not gc.isenabled():
+        # What was made so far stays for ever: no collection has to look at it again.
+        gc.freeze()
+        gc.enable()
     app.failure.add_done_callback(lambda _: stop.set())
     await stop.wait()
     if app.failure.done():

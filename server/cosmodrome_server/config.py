@@ -14,7 +14,6 @@ with commas.
 
 import difflib
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_origin
@@ -285,6 +284,8 @@ def load(
 
 
 def _read(file: Path) -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415 - 5 ms that only those who have a file pay
+
     try:
         return tomllib.loads(file.read_text())
     except OSError as error:

@@ -5,17 +5,16 @@ copies numbers (`snapshot`), the thread renders them.
 """
 
 import asyncio
-import http.server
-import logging
+import socket
 import threading
 from collections.abc import Callable
-from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cosmodrome_server.proxy.metrics.meters import Snapshot
 
-_log = logging.getLogger(__name__)
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+if TYPE_CHECKING:
+    from cosmodrome_server.proxy.metrics.http import HttpServer
+
 SNAPSHOT_TIMEOUT_S = 5.0
 
 
@@ -32,22 +31,32 @@ class MetricsEndpoint:
         self._loop = asyncio.get_running_loop()
         self._snapshot = snapshot
         self._is_ready = is_ready
-        handler = type("_BoundHandler", (_Handler,), {"endpoint": self})
-        self._server = http.server.ThreadingHTTPServer((host, port), handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="metrics", daemon=True
-        )
+        self._is_serving = threading.Event()
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, port), family=family)
+        self._server: HttpServer | None = None
+        self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
         self._thread.start()
+
+    def _serve(self) -> None:
+        # http.server takes 15 ms to import: beside the start, not in it. Who connects meanwhile
+        # waits in the socket's backlog.
+        from cosmodrome_server.proxy.metrics.http import HttpServer  # noqa: PLC0415
+
+        self._server = HttpServer(self._socket, self.answer)
+        self._is_serving.set()
+        self._server.serve_forever()
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port; the port is real also when 0 was asked for."""
-        host, port = self._server.server_address[:2]
+        host, port = self._socket.getsockname()[:2]
         return str(host), port
 
     def close(self) -> None:
         """Stop serving."""
+        self._is_serving.wait()
+        assert self._server is not None, "it serves"
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -70,23 +79,3 @@ class MetricsEndpoint:
             return self._snapshot()
 
         return asyncio.run_coroutine_threadsafe(take(), self._loop).result(SNAPSHOT_TIMEOUT_S)
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    endpoint: MetricsEndpoint
-    protocol_version = "HTTP/1.1"
-    timeout = 30  # a silent connection must not hold a thread
-
-    def do_GET(self) -> None:
-        try:
-            status, body = self.endpoint.answer(self.path.partition("?")[0])
-        except (FutureTimeout, RuntimeError):
-            status, body = 503, b"the broker is busy or stopping\n"
-        self.send_response(status)
-        self.send_header("Content-Type", CONTENT_TYPE)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401 - its signature
-        _log.debug(format, *args)
