@@ -34,7 +34,6 @@ from cosmodrome_server.app import broker_settings
 from cosmodrome_server.broker.local_broker import LocalBroker
 from cosmodrome_server.clock import SystemClock
 from cosmodrome_server.config import load
-from cosmodrome_server.model.filter import EVERYTHING
 from cosmodrome_server.model.group import Group
 from cosmodrome_server.model.message import NewMessage
 from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery
@@ -272,44 +271,54 @@ async def cycle(data: Path, messages: int) -> dict[str, Figures]:
 
 
 async def storage_alone(data: Path, messages: int) -> Figures:
-    """The cycle by the broker's verbs: what is decoded in, and not encoded out."""
+    """The cycle by the broker's verbs; two hands, so that one plans while the other waits."""
     server = Server(data)
-    broker, turn = server.broker, server.turn
     await asyncio.sleep(0)
-    stored = broker_message()
-    query = ReceiveQuery(
-        GROUP, TOPIC, ANY_QUEUE, "bench", BATCH, 600_000, auto_renew=False, filter=EVERYTHING
-    )
-
-    async def durable(calls: int) -> None:
-        turn.begin(calls)
-        for _ in range(calls):
-            broker.reply_when_durable(turn, _Call(turn, b""), b"")
-        await turn.done
-        broker.catch_up()
-
-    async def once() -> None:
-        for _ in range(CALLS_PER_TURN):
-            broker.send(TOPIC, [dataclasses.replace(stored) for _ in range(BATCH)])
-        await durable(CALLS_PER_TURN)
-        found = [broker.receive(query) for _ in range(CALLS_PER_TURN)]
-        await durable(CALLS_PER_TURN)
-        for deliveries in found:
-            handles = [delivery.receipt_handle for delivery in deliveries]
-            assert broker.ack_many(GROUP, TOPIC, handles) == [None] * BATCH, "an ack was refused"
-        await durable(CALLS_PER_TURN)
-
+    hands = [_Hand(server.broker), _Hand(server.broker)]
+    rounds = max(1, messages // (BATCH * CALLS_PER_TURN) // len(hands))
     try:
-        await once()
-        rounds = max(1, messages // (BATCH * CALLS_PER_TURN))
+        await asyncio.gather(*(hand.work(1) for hand in hands))
         wall, cpu = time.perf_counter(), time.process_time()
-        for _ in range(rounds):
-            await once()
+        await asyncio.gather(*(hand.work(rounds) for hand in hands))
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        count = rounds * BATCH * CALLS_PER_TURN
+        assert not server.failures, server.failures
+        count = rounds * BATCH * CALLS_PER_TURN * len(hands)
         return {"per_second": count / wall, "cpu_us": cpu / count * 1e6}
     finally:
-        await broker.close()
+        await server.broker.close()
+
+
+class _Hand:
+    """Sends, receives and acknowledges without protobuf; acknowledges what it got, whoever sent."""
+
+    _QUERY = ReceiveQuery(GROUP, TOPIC, ANY_QUEUE, "bench", BATCH, 600_000)
+
+    def __init__(self, broker: LocalBroker) -> None:
+        self._broker = broker
+        self._turn = _Turn()
+        self._message = broker_message()
+
+    async def work(self, rounds: int) -> None:
+        """So many turns of calls, each step durable before the next."""
+        broker, message = self._broker, self._message
+        for _ in range(rounds):
+            for _ in range(CALLS_PER_TURN):
+                broker.send(TOPIC, [dataclasses.replace(message) for _ in range(BATCH)])
+            await self._durable()
+            found = [broker.receive(self._QUERY) for _ in range(CALLS_PER_TURN)]
+            await self._durable()
+            for deliveries in found:
+                handles = [delivery.receipt_handle for delivery in deliveries]
+                refused = broker.ack_many(GROUP, TOPIC, handles)
+                assert refused == [None] * BATCH, "an ack was refused, or a receive was short"
+            await self._durable()
+
+    async def _durable(self) -> None:
+        self._turn.begin(CALLS_PER_TURN)
+        for _ in range(CALLS_PER_TURN):
+            self._broker.reply_when_durable(self._turn, _Call(self._turn, b""), b"")
+        await self._turn.done
+        self._broker.catch_up()
 
 
 def broker_message() -> NewMessage:
