@@ -10,6 +10,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from cosmodrome._client import channels
 from cosmodrome.errors import NotRunning
 
 Result = TypeVar("Result")
@@ -60,9 +61,11 @@ _portals: dict[int, Portal] = {}
 
 def portal() -> Portal:
     """The portal of this process."""
+    channels.check_fork()
     with _lock:
         known = _portals.get(os.getpid())
         if known is None:
-            _portals.clear()
+            # The parent's stays here after a fork: freeing its loop would free calls of gRPC, which
+            # does not survive that in a child.
             known = _portals[os.getpid()] = Portal()
         return known

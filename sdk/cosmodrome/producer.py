@@ -12,7 +12,6 @@ import asyncio
 import inspect
 import logging
 import random
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -25,7 +24,7 @@ from cosmodrome._client.in_flight import InFlight
 from cosmodrome._client.outbox import Outbox
 from cosmodrome._client.sender import Outcome, Sender, by_broker
 from cosmodrome._client.session import Command, Session
-from cosmodrome._core import convert, settings
+from cosmodrome._core import clock, convert, settings
 from cosmodrome._core.message_id import ForkSafeIds, NowSeconds
 from cosmodrome._core.route import RoundRobin, Route
 from cosmodrome._core.send_queue import Bounds
@@ -115,6 +114,7 @@ class Producer(Client):
         self._unplaced: dict[str, Message] = {}  # message id → what the selector is asked about
         self._with_digest = with_digest
         self._told = settings.ProducerSettings()
+        self._now_ms = clock.clock_of(str(self._access_point))
         self._sender: Sender
         self._outbox: Outbox
 
@@ -238,7 +238,7 @@ class Producer(Client):
         wire = convert.to_wire(
             message,
             _ids.next(),
-            time.time_ns() // 1_000_000,
+            self._now_ms(),
             born_host=self._born_host,
             is_transaction=is_transaction,
         )

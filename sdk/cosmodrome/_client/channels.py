@@ -80,9 +80,6 @@ class _Forks:
             )
         if not self._is_watching:
             self._is_watching = True
-            # gRPC's own fork handlers cannot help asyncio channels, and crash one child in three.
-            # It reads this when its first channel opens; whoever set it keeps what they set.
-            os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
             os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from enum import Enum
 from typing import Self
 
-from cosmodrome._client import diagnostics
+from cosmodrome._client import channels, diagnostics
 from cosmodrome._client.exporter import Exporter
 from cosmodrome._client.meters import Meters
 from cosmodrome._client.rpc import Rpc
@@ -123,6 +123,7 @@ class Client(ABC):
         """
         if self._state is not State.CREATED:
             raise NotRunning(f"the client was started before; it is {self._state.value}")
+        channels.check_fork()
         self._state = State.STARTING
         self._tasks = Tasks()
         self._rpc = Rpc(self._configuration, self._client_id, self._lost_settings)

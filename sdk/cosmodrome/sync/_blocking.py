@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from cosmodrome._client.meters import Meters
 from cosmodrome._portal import Portal, portal
@@ -56,27 +56,43 @@ Twin = TypeVar("Twin", bound=Startable)
 KnownTwin = TypeVar("KnownTwin", bound=Known)
 SubscribingTwin = TypeVar("SubscribingTwin", bound=Subscribing)
 Value = TypeVar("Value")
+Options = ParamSpec("Options")
+
+
+def made_by(
+    make: Callable[Options, Startable],
+) -> Callable[[object], Callable[Concatenate[Any, Options], None]]:
+    """A constructor that takes what `make` takes, to readers, editors and type checkers alike.
+
+    Args:
+        make: The async client; it is made on the portal's loop.
+    """
+
+    def decorate(stands_for: object) -> Callable[Concatenate[Any, Options], None]:
+        def init(self: Any, /, *arguments: Options.args, **options: Options.kwargs) -> None:  # noqa: ANN401 - a twin
+            async def made() -> Startable:
+                return make(*arguments, **options)
+
+            self._portal = portal()
+            self._client = self._portal.run(made())
+
+        init.__name__, init.__qualname__ = "__init__", f"{make.__qualname__}.__init__"
+        init.__doc__ = getattr(stands_for, "__doc__", None)
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        asked = inspect.signature(make)
+        init.__signature__ = asked.replace(  # type: ignore[attr-defined]  # inspect reads it
+            parameters=[own, *asked.parameters.values()]
+        )
+        return init
+
+    return decorate
 
 
 class Blocking(Generic[Twin]):
-    """Runs an async client on the portal's loop.
+    """Runs an async client on the portal's loop; `made_by` makes it."""
 
-    Arguments are those of the async client.
-    """
-
-    _make: Callable[..., Twin]
-
-    def __init_subclass__(cls) -> None:
-        if "_make" in cls.__dict__:
-            # What editors, `help` and the signature test see.
-            cls.__signature__ = inspect.signature(cls._make)  # type: ignore[attr-defined]
-
-    def __init__(self, configuration: Any, **options: Any) -> None:  # noqa: ANN401 - the twin's
-        self._portal: Portal = portal()
-        self._client: Twin = self._portal.run(self._made(configuration, options))
-
-    async def _made(self, configuration: object, options: dict[str, Any]) -> Twin:
-        return type(self)._make(configuration, **options)
+    _portal: Portal
+    _client: Twin
 
     def _run(self, work: Coroutine[Any, Any, Value]) -> Value:
         return self._portal.run(work)

@@ -5,13 +5,15 @@ from datetime import datetime, timedelta
 from cosmodrome import admin as _admin
 from cosmodrome.admin import Lag, TopicInfo
 from cosmodrome.message import MessageView
-from cosmodrome.sync._blocking import Blocking
+from cosmodrome.sync._blocking import Blocking, made_by
 
 
 class AdminClient(Blocking[_admin.AdminClient]):
     """Blocking twin of `cosmodrome.AdminClient`."""
 
-    _make = _admin.AdminClient
+    @made_by(_admin.AdminClient)
+    def __init__(self) -> None:
+        """Arguments are those of `cosmodrome.AdminClient`."""
 
     def create_topic(
         self,

@@ -5,6 +5,7 @@ from typing import Self
 from cosmodrome import lite_consumer as _lite
 from cosmodrome.builders import LitePushConsumerBuilder, LiteSimpleConsumerBuilder
 from cosmodrome.lite_consumer import OffsetOption
+from cosmodrome.sync._blocking import made_by
 from cosmodrome.sync.push_consumer import Listening
 from cosmodrome.sync.simple_consumer import Receiving
 
@@ -12,7 +13,9 @@ from cosmodrome.sync.simple_consumer import Receiving
 class LitePushConsumer(Listening[_lite.LitePushConsumer]):
     """Blocking twin of `cosmodrome.LitePushConsumer`."""
 
-    _make = _lite.LitePushConsumer
+    @made_by(_lite.LitePushConsumer)
+    def __init__(self) -> None:
+        """Arguments are those of `cosmodrome.LitePushConsumer`."""
 
     @classmethod
     def builder(cls) -> LitePushConsumerBuilder[Self]:
@@ -36,7 +39,9 @@ class LitePushConsumer(Listening[_lite.LitePushConsumer]):
 class LiteSimpleConsumer(Receiving[_lite.LiteSimpleConsumer]):
     """Blocking twin of `cosmodrome.LiteSimpleConsumer`."""
 
-    _make = _lite.LiteSimpleConsumer
+    @made_by(_lite.LiteSimpleConsumer)
+    def __init__(self) -> None:
+        """Arguments are those of `cosmodrome.LiteSimpleConsumer`."""
 
     @classmethod
     def builder(cls) -> LiteSimpleConsumerBuilder[Self]:

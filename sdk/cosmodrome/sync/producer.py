@@ -9,14 +9,16 @@ from cosmodrome import transaction as _transaction
 from cosmodrome._portal import Portal
 from cosmodrome.builders import ProducerBuilder
 from cosmodrome.message import Message, SendReceipt
-from cosmodrome.sync._blocking import BlockingClient
+from cosmodrome.sync._blocking import BlockingClient, made_by
 from cosmodrome.transaction import TransactionResolution
 
 
 class Producer(BlockingClient[_producer.Producer]):
     """Blocking twin of `cosmodrome.Producer`."""
 
-    _make = _producer.Producer
+    @made_by(_producer.Producer)
+    def __init__(self) -> None:
+        """Arguments are those of `cosmodrome.Producer`."""
 
     @classmethod
     def builder(cls) -> ProducerBuilder[Self]:

@@ -12,13 +12,15 @@ from cosmodrome.errors import NotRunning
 from cosmodrome.filters import Filter
 from cosmodrome.message import MessageView
 from cosmodrome.offsets import FileOffsetStore, Place
-from cosmodrome.sync._blocking import BlockingClient
+from cosmodrome.sync._blocking import BlockingClient, made_by
 
 
 class PullConsumer(BlockingClient[_pull.PullConsumer]):
     """Blocking twin of `cosmodrome.PullConsumer`."""
 
-    _make = _pull.PullConsumer
+    @made_by(_pull.PullConsumer)
+    def __init__(self) -> None:
+        """Arguments are those of `cosmodrome.PullConsumer`."""
 
     @classmethod
     def builder(cls) -> PullConsumerBuilder[Self]:

@@ -9,7 +9,7 @@ from cosmodrome.builders import PushConsumerBuilder
 from cosmodrome.filters import Filter
 from cosmodrome.results import TopicLimits
 from cosmodrome.statistics import ConsumerStatistics, RunningInfo
-from cosmodrome.sync._blocking import BlockingConsumer
+from cosmodrome.sync._blocking import BlockingConsumer, made_by
 
 Twin = TypeVar("Twin", bound=_push.PushConsumer)
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -58,7 +58,9 @@ class Listening(BlockingConsumer[Twin]):
 class PushConsumer(Listening[_push.PushConsumer]):
     """Blocking twin of `cosmodrome.PushConsumer`."""
 
-    _make = _push.PushConsumer
+    @made_by(_push.PushConsumer)
+    def __init__(self) -> None:
+        """Arguments are those of `cosmodrome.PushConsumer`."""
 
     @classmethod
     def builder(cls) -> PushConsumerBuilder[Self]:

@@ -9,7 +9,7 @@ from cosmodrome import simple_consumer as _simple
 from cosmodrome.builders import SimpleConsumerBuilder
 from cosmodrome.errors import NotRunning
 from cosmodrome.message import MessageView
-from cosmodrome.sync._blocking import BlockingConsumer
+from cosmodrome.sync._blocking import BlockingConsumer, made_by
 
 Twin = TypeVar("Twin", bound=_simple.SimpleConsumer)
 
@@ -58,7 +58,9 @@ class Receiving(BlockingConsumer[Twin]):
 class SimpleConsumer(Receiving[_simple.SimpleConsumer]):
     """Blocking twin of `cosmodrome.SimpleConsumer`."""
 
-    _make = _simple.SimpleConsumer
+    @made_by(_simple.SimpleConsumer)
+    def __init__(self) -> None:
+        """Arguments are those of `cosmodrome.SimpleConsumer`."""
 
     @classmethod
     def builder(cls) -> SimpleConsumerBuilder[Self]:

@@ -11,7 +11,28 @@
 Any client of any language can use `broker.endpoint`. Needs `pip install 'cosmodrome[server]'`.
 """
 
-from cosmodrome.testing.broker import Leftovers, TestBroker
-from cosmodrome.testing.faults import Fault
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cosmodrome.testing.broker import Leftovers, TestBroker
+    from cosmodrome.testing.faults import Fault
 
 __all__ = ["Fault", "Leftovers", "TestBroker"]
+
+
+def __getattr__(name: str) -> object:
+    """Load the broker when somebody wants it: pytest loads the plugin beside it in every run."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from cosmodrome.testing import broker, faults  # noqa: PLC0415 - see above
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("cosmodrome"):
+            raise
+        raise ModuleNotFoundError(
+            f"cosmodrome.testing runs the broker and needs {error.name}: "
+            "pip install 'cosmodrome[server]'",
+            name=error.name,
+        ) from error
+    found: object = getattr(faults if name == "Fault" else broker, name)
+    return found

@@ -19,17 +19,20 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from cosmodrome._core import clock
 from cosmodrome.testing.clock import VirtualClock
 from cosmodrome.testing.faults import Fault, Faults, FaultySink
 from cosmodrome_server import app as server
 from cosmodrome_server.clock import SystemClock
 from cosmodrome_server.config import Config, load
-from cosmodrome_server.model.group import CustomizedBackoff, Group
+from cosmodrome_server.model.group import ConsumeFrom, CustomizedBackoff, Group
 from cosmodrome_server.model.topic import DEAD_LETTER_PREFIX, Topic, TopicType
 
 Value = TypeVar("Value")
 # How far one step of a virtual day goes: everything due on the way happens in its order.
 STEP_MS = 1_000
+# The broker's precision: what is due is delivered when the tenth of a second is over.
+SLOT_MS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ class TestBroker:
 
     def close(self) -> None:
         """Stop, and remove the temporary directory."""
+        clock.forget(self.endpoint)
         if self._thread.is_alive():
             with contextlib.suppress(Exception):
                 self._run(self._app.stop())
@@ -139,8 +143,9 @@ class TestBroker:
         max_attempts: int = 17,
         backoff: tuple[timedelta, ...] = (),
         lite_bind_topic: str = "",
+        consume_from: str = "first",
     ) -> None:
-        """Create a consumer group."""
+        """Create a consumer group; it begins at the first message there is, or at the "last"."""
         rests = tuple(rest // timedelta(milliseconds=1) for rest in backoff)
         group = Group(
             name,
@@ -148,6 +153,7 @@ class TestBroker:
             max_attempts=max_attempts,
             backoff=CustomizedBackoff(rests) if rests else CustomizedBackoff(),
             lite_bind_topic=lite_bind_topic,
+            consume_from=ConsumeFrom(consume_from),
         )
         self._on_loop(lambda: self._app.broker.create_group(group))
 
@@ -166,6 +172,9 @@ class TestBroker:
 
     def advance(self, duration: timedelta) -> None:
         """Let time pass: delays come due, invisible durations end, retries happen.
+
+        A tenth of a second more passes, the precision of the broker: what is due by then is there.
+        Times that other clients than this SDK say are by the real clock.
 
         Raises:
             RuntimeError: The broker runs on real time.
@@ -238,12 +247,14 @@ class TestBroker:
         return self._run(call())
 
     async def _open(self) -> None:
-        clock = self._clock or SystemClock()
+        time = self._clock or SystemClock()
         config = self._config if not self._port else _on_port(self._config, self._port)
-        log = server.open_log(config, clock)
-        self._app = await server.start(config, log, clock, around=self._faults.around)
+        log = server.open_log(config, time)
+        self._app = await server.start(config, log, time, around=self._faults.around)
         self._app.context.sink = FaultySink(self._app.front)
         self._port = self._app.front.address[1]
+        if self._clock is not None:
+            clock.register(self.endpoint, self._clock.now_ms)
 
     async def _close_for_restart(self, *, crash: bool) -> None:
         if crash:
@@ -252,6 +263,7 @@ class TestBroker:
 
     async def _advance(self, milliseconds: int) -> None:
         assert self._clock is not None
+        milliseconds += SLOT_MS
         while milliseconds > 0:
             step = min(STEP_MS, milliseconds)
             self._clock.advance(step)

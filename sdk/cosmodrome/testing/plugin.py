@@ -3,23 +3,29 @@
     def test_it(cosmodrome_broker, cosmodrome_names):
         topic = cosmodrome_names("orders")        # orders-3f2a…: no other test has it
 
-When a test fails, what its topics and groups still hold is added to the report.
+When a test fails, what its topics and groups still hold is added to the report. pytest loads this
+module in every run, so it loads the broker only for tests that use it.
 """
 
 import uuid
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from cosmodrome.testing.broker import Leftovers, TestBroker
+from cosmodrome import testing
 
-_KEY = pytest.StashKey[tuple[TestBroker, str]]()
+if TYPE_CHECKING:
+    from cosmodrome.testing import Leftovers, TestBroker
+
+_BROKER = pytest.StashKey["TestBroker"]()
+_SUFFIX = pytest.StashKey[str]()
 
 
 @pytest.fixture(scope="session")
-def cosmodrome_session_broker() -> Iterator[TestBroker]:
+def cosmodrome_session_broker() -> "Iterator[TestBroker]":
     """The broker that all tests of this process share."""
-    with TestBroker() as broker:
+    with testing.TestBroker() as broker:
         yield broker
 
 
@@ -27,24 +33,24 @@ def cosmodrome_session_broker() -> Iterator[TestBroker]:
 def cosmodrome_names(request: pytest.FixtureRequest) -> Callable[[str], str]:
     """Makes names of topics and groups that belong to this test alone."""
     suffix = uuid.uuid4().hex[:8]
-    request.node.user_properties.append(("cosmodrome_names", suffix))
+    request.node.stash[_SUFFIX] = suffix
     return lambda name: f"{name}-{suffix}"
 
 
 @pytest.fixture
 def cosmodrome_broker(
-    request: pytest.FixtureRequest, cosmodrome_session_broker: TestBroker
-) -> TestBroker:
+    request: pytest.FixtureRequest, cosmodrome_session_broker: "TestBroker"
+) -> "TestBroker":
     """The session's broker, watched for what this test leaves behind."""
-    request.node.stash[_KEY] = (cosmodrome_session_broker, request.node.nodeid)
+    request.node.stash[_BROKER] = cosmodrome_session_broker
     return cosmodrome_session_broker
 
 
 @pytest.fixture
-def cosmodrome_virtual_broker(request: pytest.FixtureRequest) -> Iterator[TestBroker]:
+def cosmodrome_virtual_broker(request: pytest.FixtureRequest) -> "Iterator[TestBroker]":
     """A broker of this test's own whose time only `advance` moves."""
-    with TestBroker(virtual_time=True) as broker:
-        request.node.stash[_KEY] = (broker, request.node.nodeid)
+    with testing.TestBroker(virtual_time=True) as broker:
+        request.node.stash[_BROKER] = broker
         yield broker
 
 
@@ -52,15 +58,17 @@ def cosmodrome_virtual_broker(request: pytest.FixtureRequest) -> Iterator[TestBr
 def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") -> Iterator[None]:
     """Say what a failed test left in its broker."""
     report = yield
-    watched = item.stash.get(_KEY, None)
-    if watched is not None and call.when == "call" and report.failed:  # type: ignore[attr-defined]
-        left = watched[0].leftovers()
-        report.sections.append(("cosmodrome", _told(left)))  # type: ignore[attr-defined]
+    broker = item.stash.get(_BROKER, None)
+    if broker is not None and call.when == "call" and report.failed:  # type: ignore[attr-defined]
+        told = _told(broker.leftovers(), item.stash.get(_SUFFIX, ""))
+        report.sections.append(("cosmodrome", told))  # type: ignore[attr-defined]
     return report
 
 
-def _told(left: Leftovers) -> str:
+def _told(left: "Leftovers", suffix: str) -> str:
+    """What is left in topics and groups of this test; in all where it named none."""
     lines = [f"{n} ready for {group} on {topic}" for (group, topic), n in left.ready.items()]
     lines += [f"{n} in flight, {group} on {topic}" for (group, topic), n in left.in_flight.items()]
     lines += [f"{n} dead letters of {group}" for group, n in left.dead.items()]
-    return "\n".join(lines) or "every message was consumed"
+    own = [line for line in lines if suffix in line]
+    return "\n".join(own) or "every message was consumed"

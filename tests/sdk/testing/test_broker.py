@@ -29,6 +29,26 @@ async def test_a_delay_of_a_day_takes_no_time(timeless: TestBroker) -> None:
         await consumer.ack(found)
 
 
+async def test_what_is_sent_for_tomorrow_is_there_when_exactly_a_day_has_passed(
+    timeless: TestBroker,
+) -> None:
+    timeless.create_topic("t", "DELAY")
+    timeless.create_group("g")
+    async with Producer(timeless.endpoint, topics=["t"]) as producer:
+        await producer.send(Message("t", b"x", delay=timedelta(days=1)))
+        for _ in range(2):
+            await asyncio.to_thread(timeless.advance, timedelta(days=1))
+            async with SimpleConsumer(
+                timeless.endpoint, group="g", subscriptions={"t": "*"}, await_duration=1
+            ) as consumer:
+                (message,) = await consumer.receive()
+                await consumer.ack(message)
+            # The next day counts from the day that has come, not from the real one.
+            await producer.send(Message("t", b"x", delay=timedelta(days=1)))
+            left = await asyncio.to_thread(timeless.leftovers)
+            assert not left.ready
+
+
 async def test_an_invisible_duration_of_twelve_hours_takes_no_time(timeless: TestBroker) -> None:
     async with (
         Producer(timeless.endpoint, topics=["t"]) as producer,
