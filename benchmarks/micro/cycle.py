@@ -17,7 +17,6 @@ threads of the process, the log's writer included. Medians of the repeats.
 
 import argparse
 import asyncio
-import dataclasses
 import json
 import shutil
 import tempfile
@@ -296,14 +295,14 @@ class _Hand:
     def __init__(self, broker: LocalBroker) -> None:
         self._broker = broker
         self._turn = _Turn()
-        self._message = broker_message()
+        self._batch = [broker_message()] * BATCH
 
     async def work(self, rounds: int) -> None:
         """So many turns of calls, each step durable before the next."""
-        broker, message = self._broker, self._message
+        broker = self._broker
         for _ in range(rounds):
             for _ in range(CALLS_PER_TURN):
-                broker.send(TOPIC, [dataclasses.replace(message) for _ in range(BATCH)])
+                broker.send(TOPIC, self._batch)
             await self._durable()
             found = [broker.receive(self._QUERY) for _ in range(CALLS_PER_TURN)]
             await self._durable()

@@ -45,29 +45,19 @@ class Loaded:
                 self.log.index(message.topic_id, message.queue_id, message.queue_offset, entry)
         self.log.set_snapshot(lambda: [(b"row", b"value")])
         self.ends = [self.log.max_offset(1, queue) for queue in range(QUEUES)]
+        self._queue = 0
         self._idle = threading.Event()
         self.log.set_on_idle(self._idle.set)
 
     def send(self, count: int) -> None:
-        """Stage messages, one queue after the other."""
-        log, ends = self.log, self.ends
-        for n in range(count):
-            queue = n % QUEUES
-            offset = ends[queue]
-            record = MessageRecord(
-                MessageState.VISIBLE,
-                1,
-                queue,
-                offset,
-                5,
-                1_790_000_000_000,
-                0,
-                b"s" * 80,
-                b"",
-                BODY,
-            )
-            log.index(1, queue, offset, (log.stage_message(record), 5, 1_790_000_000_000))
-            ends[queue] = offset + 1
+        """Stage messages of one send: a run of one queue, the next send of the next one."""
+        self._queue = queue = (self._queue + 1) % QUEUES
+        first = self.ends[queue]
+        records = [_record(queue, offset) for offset in range(first, first + count)]
+        positions = self.log.stage_messages(records)
+        entries = [(position, 5, 1_790_000_000_000) for position in positions]
+        self.log.index_run(1, queue, first, entries)
+        self.ends[queue] = first + count
 
     def commit(self) -> None:
         """Commit, as soon as the writer is free."""
@@ -80,6 +70,13 @@ class Loaded:
         """Wait for the disk."""
         while self.log.durable_lsn < self.log.open_lsn - 1:
             time.sleep(0.0002)
+
+
+def _record(queue: int, offset: int) -> MessageRecord:
+    stored_ms = 1_790_000_000_000
+    return MessageRecord(
+        MessageState.VISIBLE, 1, queue, offset, 5, stored_ms, 0, b"s" * 80, b"", BODY
+    )
 
 
 def _nothing() -> None:
