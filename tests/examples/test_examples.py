@@ -54,6 +54,7 @@ def test_traffic_runs_until_it_is_told_to_stop(kind: str, words: str) -> None:
         ("fifo", "in order ['step 0', 'step 1', 'step 2']"),
         ("transaction", "committed"),
         ("pull", "read ['hello']"),
+        ("listeners", "replayed a transaction of 3"),
     ],
 )
 def test_an_example_does_what_it_says(name: str, words: str) -> None:
