@@ -20,6 +20,7 @@
         ├── StoreFull                    no space for messages; receive and ack go on
         ├── StoreFailed                  a write failed: the broker stops
         ├── StoreLocked                  another process owns the directory
+        ├── StateUnreadable              another version wrote what is there
         ├── ReadFailed                   bytes that cannot be read now; perhaps later
         ├── TornFrame                    the bytes end early: a crash, or the wrong position
         └── CorruptFrame                 the bytes are all there and wrong
@@ -206,6 +207,10 @@ class StoreFailed(StoreError):
 
 class StoreLocked(StoreError):
     """Another process owns the data directory."""
+
+
+class StateUnreadable(StoreError):
+    """A record or row is whole and not of a form that this version knows."""
 
 
 class ReadFailed(StoreError):

@@ -17,6 +17,10 @@ from cosmodrome_proto import service_pb2 as rpc
 from cosmodrome_server import app as application
 from cosmodrome_server.clock import SystemClock
 from cosmodrome_server.config import Config, ConfigError, load
+from cosmodrome_server.errors import StateUnreadable
+from cosmodrome_server.model.log import RecordKind
+from cosmodrome_server.store import opening
+from cosmodrome_server.store.platform import LogOptions
 from tests.support.fronts import FRONTS
 from tests.support.proxy_world import (
     METHODS,
@@ -178,3 +182,23 @@ def test_an_advertised_endpoint_that_is_none_is_said(tmp_path: Path, advertised:
                 pass
 
     asyncio.run(main())
+
+
+def test_state_of_another_version_is_refused_with_who_wrote_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        config = settings(tmp_path, "grpcio")
+        async with running(config):
+            pass
+        log = opening.open_log(tmp_path, LogOptions(), SystemClock())
+        assert list(log.rows())
+        assert not list(log.replay())
+        log.set_snapshot(list)
+        log.stage(RecordKind.ACK, b"as a development day wrote it")
+        log.close()
+        (tmp_path / "VERSION").write_text("cosmodrome 0.0.9 format 1\n")
+
+        with pytest.raises(StateUnreadable, match=r"written by cosmodrome 0\.0\.9.*server\.data"):
+            async with running(config):
+                pass
+
+    asyncio.run(scenario())

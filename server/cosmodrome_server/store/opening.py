@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from cosmodrome_server.clock import Clock
+from cosmodrome_server.store import origin
 from cosmodrome_server.store.checkpoint import FILE_NAME, SqliteCheckpoints
 from cosmodrome_server.store.commit_log import CommitLog
 from cosmodrome_server.store.files import OsFiles
@@ -35,6 +36,7 @@ def open_log(data: Path, options: LogOptions, clock: Clock) -> CommitLog:
             ThreadWorker("log-background"),
             os.urandom,
         )
+        origin.refuse_newer(data)
         return CommitLog(directory, options, platform, unlock)
     except BaseException:
         unlock()
