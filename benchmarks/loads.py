@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import statistics
 import subprocess
 from dataclasses import dataclass
 
@@ -72,6 +73,16 @@ def java_rate(*words: str, tls: bool = True) -> float:
     """Run the Java client; the rate of its last round."""
     rates = re.findall(r"rate=([\d.]+)/s", java_client(*words, tls=tls))
     return float(rates[-1])
+
+
+def java_push_rate(*words: str) -> float:
+    """Run the Java push consumer; the median of its 3-second windows, without the first three.
+
+    A fresh JVM takes some 9 s to compile what the consumer runs through; until then it is the
+    consumer that is measured, whatever server feeds it.
+    """
+    rates = [float(rate) for rate in re.findall(r"rate3=([\d.]+)/s", java_client("push", *words))]
+    return statistics.median(rates[3:])
 
 
 def java_latency(*words: str) -> dict[str, float]:
