@@ -99,7 +99,7 @@ class LitePushConsumer(_Lite, PushConsumer):
         interceptors: Hooks.
     """
 
-    client_type = pb.LITE_PUSH_CONSUMER
+    client_type: int = pb.LITE_PUSH_CONSUMER
 
     def __init__(  # noqa: PLR0913 - options of a client
         self,
@@ -162,7 +162,7 @@ class LiteSimpleConsumer(_Lite, SimpleConsumer):
         interceptors: Hooks.
     """
 
-    client_type = pb.LITE_SIMPLE_CONSUMER
+    client_type: int = pb.LITE_SIMPLE_CONSUMER
 
     def __init__(
         self,

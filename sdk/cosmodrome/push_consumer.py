@@ -93,7 +93,7 @@ class PushConsumer(Consumer):
     Listeners of single topics are added by the decorator `listener`.
     """
 
-    client_type = pb.PUSH_CONSUMER
+    client_type: int = pb.PUSH_CONSUMER
 
     def __init__(  # noqa: PLR0913 - options of a client
         self,

@@ -48,7 +48,7 @@ class SimpleConsumer(Consumer):
         interceptors: Hooks.
     """
 
-    client_type = pb.SIMPLE_CONSUMER
+    client_type: int = pb.SIMPLE_CONSUMER
 
     def __init__(
         self,

@@ -71,7 +71,7 @@ class Meters:
     """
 
     def __init__(self, client_id: str, group: str, gauges: Gauges) -> None:
-        self.is_on = False
+        self.is_on: bool = False
         self._own: Labels = (("client_id", client_id),)
         if group:
             self._own = (("consumer_group", group), *self._own)

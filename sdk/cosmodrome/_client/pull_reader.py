@@ -36,14 +36,14 @@ class Reader:
     """One queue."""
 
     def __init__(self, queue: MessageQueue) -> None:
-        self.queue = queue
-        self.next_read = 0
-        self.polled = 0  # the offset to commit: everything before it was given out
+        self.queue: MessageQueue = queue
+        self.next_read: int = 0
+        self.polled: int = 0  # the offset to commit: everything before it was given out
         self.cached: list[MessageView] = []
-        self.cached_bytes = 0
-        self.is_stuck = False  # its offset does not exist; a seek ends that
-        self.generation = 0  # a seek makes reads under way void
-        self.allowed = asyncio.Event()
+        self.cached_bytes: int = 0
+        self.is_stuck: bool = False  # its offset does not exist; a seek ends that
+        self.generation: int = 0  # a seek makes reads under way void
+        self.allowed: asyncio.Event = asyncio.Event()
         self.allowed.set()
         self._read: asyncio.Task[Pulled] | None = None
 
