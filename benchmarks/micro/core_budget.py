@@ -110,9 +110,7 @@ class _NullLog:
 def message(number: int) -> NewMessage:
     name = f"{number:032x}"
     system = b"\x1a\x20" + name.encode()
-    return NewMessage(
-        name, MessageType.NORMAL, "", (), "", 0, 0, "", -1, 0, system, b"", b"x" * 1024
-    )
+    return NewMessage(name, MessageType.NORMAL, "", "", 0, 0, "", -1, system, b"", b"x" * 1024)
 
 
 async def measure(count: int) -> dict[str, float]:

@@ -57,7 +57,7 @@ def messages(
     for number in range(first, first + count):
         name = f"01{number:032X}"
         system = encode_bytes(3, name.encode())
-        found.append(NewMessage(name, message_type, "", (), "", 0, 0, "", -1, 0, system, b"", body))
+        found.append(NewMessage(name, message_type, "", "", 0, 0, "", -1, system, b"", body))
     return found
 
 

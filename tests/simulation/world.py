@@ -369,9 +369,7 @@ class Simulation:
             message_type = MessageType.TRANSACTION
             sent.is_half = True
         body = self._random.randbytes(self._random.choice((10, 100, 1_000)))
-        return NewMessage(
-            name, message_type, "", (), group, sent.due_ms, 0, "", -1, 0, system, b"", body
-        )
+        return NewMessage(name, message_type, "", group, sent.due_ms, 0, "", -1, system, b"", body)
 
     def _end_transaction(self) -> None:
         """Give a producer's word; the same word every time, by itself or asked for it."""

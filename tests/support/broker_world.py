@@ -52,9 +52,7 @@ def new_message(
     if group:
         system += encode_bytes(17, group.encode())
         message_type = MessageType.FIFO
-    return NewMessage(
-        name, message_type, tag, (), group, 0, 0, "", priority, START_MS, system, b"", body
-    )
+    return NewMessage(name, message_type, tag, group, 0, 0, "", priority, system, b"", body)
 
 
 class World:

@@ -39,14 +39,12 @@ class NewMessage:
         message_id: The producer's id, not blank.
         message_type: Derived, see protocol.md 5.1.
         tag: "" for none.
-        keys: In the order of the producer.
         message_group: "" for none.
         delivery_timestamp_ms: 0 for "at once".
         transaction_check_ms: How long after sending a half message is first checked; 0
             for the broker's default.
         lite_topic: "" for none.
         priority: -1 for none.
-        born_timestamp_ms: The producer's clock.
         system: See the module.
         user: See the module.
         body: Not empty.
@@ -55,13 +53,11 @@ class NewMessage:
     message_id: str
     message_type: MessageType
     tag: str
-    keys: tuple[str, ...]
     message_group: str
     delivery_timestamp_ms: int
     transaction_check_ms: int
     lite_topic: str
     priority: int
-    born_timestamp_ms: int
     system: bytes
     user: bytes
     body: bytes

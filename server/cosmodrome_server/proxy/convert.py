@@ -138,10 +138,13 @@ def topic_of(messages: Sequence[pb.Message], names: Names) -> str:
     if not messages:
         raise MessageCorrupted("no message to send")
     first = messages[0].topic
-    topic = names.topic(first.name)
+    name, namespace = first.name, first.resource_namespace
+    topic = names.topic(name)
     if len(messages) > 1:
         for message in messages:
-            if message.topic != first:
+            other = message.topic
+            # By field: protobuf compares messages by encoding both.
+            if other.name != name or other.resource_namespace != namespace:
                 raise MessageCorrupted("the messages of one request are of several topics")
     return topic
 
@@ -156,19 +159,14 @@ def _new_message(
     system = message.system_properties
     properties = message.user_properties
     tag, keys = system.tag, system.keys
-    # A slice, because a protobuf list iterates through Python.
-    texts = tuple(keys[:]) if keys else ()
-    if properties or tag or texts:
-        validate.check_properties(properties, tag, texts, rules)
+    if properties or tag or keys:
+        # A slice, because a protobuf list iterates through Python.
+        validate.check_properties(properties, tag, keys[:], rules)
     message_id = system.message_id
     if not message_id or message_id.isspace():
         raise IllegalMessageId("the message has no message_id")
-    born, group = system.born_timestamp, system.message_group
-    born_ms = born.seconds * 1000 + born.nanos // 1_000_000
-    has = system.HasField
-    converted = NewMessage(
-        message_id, _NORMAL, tag, texts, group, 0, 0, "", -1, born_ms, b"", b"", body
-    )
+    group, has = system.message_group, system.HasField
+    converted = NewMessage(message_id, _NORMAL, tag, group, 0, 0, "", -1, b"", b"", body)
     if (
         group
         or system.message_type == pb.TRANSACTION

@@ -140,23 +140,9 @@ def check_properties(
         IllegalMessagePropertyKey: A reserved key, or a control character in key or value.
         IllegalMessageTag, IllegalMessageKey
     """
-    text = ""
-    if properties:
-        if len(properties) > rules.user_properties:
-            raise MessagePropertiesTooLarge(
-                f"the message has {len(properties)} user properties, limits.user_properties "
-                f"allows {rules.user_properties}"
-            )
-        # Lists, because a protobuf map iterates through Python for values and items.
-        names = list(properties)
-        if not RESERVED_PROPERTIES.isdisjoint(names):
-            reserved = sorted(RESERVED_PROPERTIES.intersection(names))
-            raise IllegalMessagePropertyKey(f"the property key {reserved[0]} is reserved")
-        text = "".join(names) + "".join([properties[name] for name in names])
-        if not text.isprintable() and _find_control(text):
-            raise IllegalMessagePropertyKey(
-                f"the property {_culprit(properties)!r} holds a control character"
-            )
+    if not properties and _is_plain(tag + "".join(keys), rules):
+        return
+    text = _text_of(properties, rules) if properties else ""
     if tag:
         _check_tag(tag)
         text += tag
@@ -171,6 +157,37 @@ def check_properties(
             f"user properties, tag and keys have {size} bytes, limits.properties_bytes allows "
             f"{rules.properties_bytes}"
         )
+
+
+def _is_plain(text: str, rules: MessageRules) -> bool:
+    """Whether nothing can be wrong with a tag and keys of this text: so it is with most."""
+    return (
+        text.isascii()
+        and text.isprintable()
+        and " " not in text
+        and "|" not in text
+        and len(text) <= rules.properties_bytes
+    )
+
+
+def _text_of(properties: Mapping[str, str], rules: MessageRules) -> str:
+    """All names and values of user properties, checked."""
+    if len(properties) > rules.user_properties:
+        raise MessagePropertiesTooLarge(
+            f"the message has {len(properties)} user properties, limits.user_properties "
+            f"allows {rules.user_properties}"
+        )
+    # Lists, because a protobuf map iterates through Python for values and items.
+    names = list(properties)
+    if not RESERVED_PROPERTIES.isdisjoint(names):
+        reserved = sorted(RESERVED_PROPERTIES.intersection(names))
+        raise IllegalMessagePropertyKey(f"the property key {reserved[0]} is reserved")
+    text = "".join(names) + "".join([properties[name] for name in names])
+    if not text.isprintable() and _find_control(text):
+        raise IllegalMessagePropertyKey(
+            f"the property {_culprit(properties)!r} holds a control character"
+        )
+    return text
 
 
 def _check_tag(tag: str) -> None:

@@ -24,7 +24,8 @@ def send_message(context: Context, call: Call, request: rpc.SendMessageRequest) 
             nothing is stored.
         OverloadedError, StoreError
     """
-    messages = request.messages
+    # A slice, because a protobuf list iterates through Python and forgets what it handed out.
+    messages = request.messages[:]
     topic = convert.topic_of(messages, context.names)
     if len(messages) > context.config.limits.batch_messages:
         raise MessageCorrupted(
@@ -58,20 +59,20 @@ def _encoded(receipts: Sequence[SendReceipt]) -> bytes:
     """
     parts = [status.OK]
     for receipt in receipts:
-        message_id = receipt.message_id.encode()
-        named, again, size = _around(len(message_id))
-        rest = b"\x20" + varint(receipt.queue_offset) if receipt.queue_offset else b""
+        message_id, offset = receipt.message_id.encode(), receipt.queue_offset
+        rest = b"\x20" + varint(offset) if offset else b""
         if receipt.recall_handle:
             handle = receipt.recall_handle.encode()
             rest += b"\x2a" + varint(len(handle)) + handle
-        length = varint(size + len(rest))
-        parts += (b"\x12", length, named, message_id, again, message_id, rest)
+        before, between = _around(len(message_id), len(rest))
+        parts += (before, message_id, between, message_id, rest)
     return b"".join(parts)
 
 
 @lru_cache(maxsize=1024)
-def _around(chars: int) -> tuple[bytes, bytes, int]:
-    """What stands before each of the two ids of an entry, and the length up to behind them."""
-    length = varint(chars)
-    named, again = status.OK + b"\x12" + length, b"\x1a" + length
-    return named, again, len(named) + len(again) + 2 * chars
+def _around(id_bytes: int, rest_bytes: int) -> tuple[bytes, bytes]:
+    """What stands before each of the two ids of an entry; the same for all of a batch."""
+    length = varint(id_bytes)
+    named, between = status.OK + b"\x12" + length, b"\x1a" + length
+    entry_bytes = len(named) + len(between) + 2 * id_bytes + rest_bytes
+    return b"\x12" + varint(entry_bytes) + named, between

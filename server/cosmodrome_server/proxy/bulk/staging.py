@@ -69,8 +69,7 @@ def stage_messages(
     staged = NewMessage(
         request.job,
         MessageType.NORMAL,
-        *("", (), "", 0, 0, "", -1),
-        context.clock.now_ms(),
+        *("", "", 0, 0, "", -1),
         *(b"", b"", content),
     )
     receipt = context.broker.send(STAGED_TOPIC, [staged])[0]
