@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,13 +11,18 @@ import pytest
 from cosmodrome import (
     AdminClient,
     ClientConfiguration,
+    ConsumeOrderlyContext,
+    ConsumeOrderlyStatus,
     ConsumeResult,
+    Interceptor,
     Message,
     MessageView,
     Producer,
     PullConsumer,
     PushConsumer,
     SimpleConsumer,
+    TopicLimits,
+    TransactionResolution,
     errors,
 )
 from cosmodrome.testing import TestBroker
@@ -94,18 +99,52 @@ async def listening(broker: TestBroker, topic: str) -> None:
         await consumer.wait_closed()
 
 
+async def replaying(broker: TestBroker, topic: str) -> None:
+    async def kept(
+        _messages: Sequence[MessageView], context: ConsumeOrderlyContext
+    ) -> ConsumeOrderlyStatus:
+        context.auto_commit = False
+        return ConsumeOrderlyStatus.SUCCESS
+
+    async with PushConsumer(
+        broker.endpoint,
+        group="replayed",
+        subscriptions={topic: "*"},
+        orderly_listener=kept,
+        limits={topic: TopicLimits(rate=1)},
+        interceptors=[Interceptor()],
+    ) as consumer:
+        await consumer.wait_closed()
+
+
+async def transacting(broker: TestBroker, topic: str) -> None:
+    async with Producer(
+        broker.endpoint,
+        transaction_checker=lambda _: TransactionResolution.UNKNOWN,
+        interceptors=[Interceptor()],
+    ) as producer:
+        producer.measure()
+        async with producer.begin_transaction() as transaction:
+            await producer.send(Message(topic, b"x"), transaction=transaction)
+            await transaction.commit()
+        await producer.send([Message(topic, b"x")])
+
+
 async def administering(broker: TestBroker, topic: str) -> None:
     async with AdminClient(broker.endpoint) as admin:
         await admin.topics()
         await admin.groups()
 
 
-@pytest.mark.parametrize("call", [sending, receiving, polling, listening, administering])
+@pytest.mark.parametrize(
+    "call", [sending, receiving, polling, listening, replaying, transacting, administering]
+)
 async def test_cancelling_at_any_await_leaves_no_task(
     broker: TestBroker, name: Names, call: Call
 ) -> None:
     topic = name("t")
-    broker.create_topic(topic, queues=1)
+    broker.create_topic(topic, "MIXED", queues=1)
+    broker.create_group("replayed", fifo=True)
     async with Producer(broker.endpoint, topics=[topic]) as producer:
         await producer.send(Message(topic, b"x"))
     before = asyncio.all_tasks()
