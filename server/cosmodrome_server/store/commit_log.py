@@ -24,12 +24,7 @@ from functools import partial
 from itertools import accumulate, chain
 from pathlib import Path
 
-from cosmodrome_server.errors import (
-    CorruptFrame,
-    OverloadedError,
-    StoreFailed,
-    StoreFull,
-)
+from cosmodrome_server.errors import CorruptFrame, OverloadedError, StoreFailed, StoreFull
 from cosmodrome_server.model.log import LogTail, MessageRecord, RecordKind, Replayed
 from cosmodrome_server.store import segment
 from cosmodrome_server.store.background import Background, Changes
@@ -49,13 +44,7 @@ from cosmodrome_server.store.record import (
     encode_row,
     encode_state,
 )
-from cosmodrome_server.store.recovery import (
-    Damage,
-    Replay,
-    entries_of,
-    find_beginning,
-    mend_tail,
-)
+from cosmodrome_server.store.recovery import Damage, Replay, entries_of, find_beginning, mend_tail
 from cosmodrome_server.store.retention import Limits, Retention, paths_of
 from cosmodrome_server.store.scrubber import Scrubber
 from cosmodrome_server.store.sealed_index import Run
@@ -198,13 +187,13 @@ class CommitLog:
 
     def stage_message(self, record: MessageRecord) -> int:
         """See `Log.stage_message`. The hot path of every send."""
-        head, content = encode_message(record)
-        length = len(head) + len(content)
+        head, front, body = encode_message(record)
+        length = len(head) + len(front) + len(body)
         if self._position + length > self._message_limit:
             self._make_room(length, is_message=True)
         position = self._position
         self._position = position + length
-        self._parts += (head, content)
+        self._parts += (head, front, body)
         self._records += 1
         self._messages[position] = record
         self._frame_messages.append(position)
@@ -215,7 +204,8 @@ class CommitLog:
         if len(records) == 1:
             return [self.stage_message(records[0])]
         encoded = [encode_message(record) for record in records]
-        ends = list(accumulate([len(head) + len(content) for head, content in encoded], initial=0))
+        sizes = [len(head) + len(front) + len(body) for head, front, body in encoded]
+        ends = list(accumulate(sizes, initial=0))
         length = ends.pop()
         # Refused here, or every one of them fits.
         if self._position + length > self._message_limit:

@@ -192,9 +192,8 @@ class ConsumeQueues:
         queue.next_offset = queue_offset + len(entries)
 
     def _note_oldest(self, words: "array[int]") -> None:
-        for position in words[::WORDS]:
-            if 0 < position < self._active_base:
-                self._oldest_foreign = min(self._oldest_foreign, position)
+        foreign = [position for position in words[::WORDS] if 0 < position < self._active_base]
+        self._oldest_foreign = min([self._oldest_foreign, *foreign])
 
     def _touch(self, key: int) -> _Queue:
         queue = self._queues[key] = _Queue(self._idle_end(key))
@@ -264,7 +263,6 @@ class ConsumeQueues:
         if queue is not None and queue.base <= queue_offset < queue.next_offset:
             # Nearly every read is of the active segment: no run is made for it.
             at, words = WORDS * (queue_offset - queue.base), queue.words
-            position = words[at]
         else:
             run = self._run_of(topic_id << 32 | queue_id, queue_offset)
             if run is None:
@@ -276,7 +274,7 @@ class ConsumeQueues:
             at = run.start + WORDS * (queue_offset - run.base)
             # A map's words read like an array's.
             words = cast("array[int]", run.words)
-            position = words[at]
+        position = words[at]
         if not position:
             raise CorruptFrame(
                 f"offset {queue_offset} of queue {queue_id} of topic {topic_id} was lost to "

@@ -33,8 +33,8 @@ from cosmodrome_server.store.worker import Worker
 _log = logging.getLogger(__name__)
 
 # Parts above this size on average are written where they are; joining them costs more than
-# it saves.
-_JOIN_PART_BYTES_MAX = 16 * 1024
+# it saves. A message is three parts.
+_JOIN_PART_BYTES_MAX = 11 * 1024
 
 
 @dataclass(frozen=True, slots=True)

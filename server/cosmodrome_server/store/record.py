@@ -27,6 +27,7 @@ numbers (model.log).
 from collections.abc import Iterator, Mapping
 from struct import Struct
 
+from google_crc32c import extend
 from google_crc32c import value as crc32c
 
 from cosmodrome_server.errors import CorruptFrame
@@ -54,8 +55,8 @@ def encode_state(kind: RecordKind, payload: bytes) -> bytes:
     return _STATE_HEAD.pack(STATE_HEAD_BYTES + len(payload), kind)
 
 
-def encode_message(record: MessageRecord) -> tuple[bytes, bytes]:
-    """A message record, in two parts. The hot path of every send."""
+def encode_message(record: MessageRecord) -> tuple[bytes, bytes, bytes]:
+    """A message record, in three parts: the last is the body itself, which is not copied here."""
     system, user, body = record.system, record.user, record.body
     rest = _MESSAGE_REST.pack(
         record.state,
@@ -68,8 +69,9 @@ def encode_message(record: MessageRecord) -> tuple[bytes, bytes]:
         len(system),
         len(user),
     )
-    content = b"".join((rest, system, user, body))
-    return _MESSAGE_HEAD.pack(_CRC_START + len(content), _MESSAGE_KIND, crc32c(content)), content
+    front = rest + system + user
+    crc = extend(crc32c(front), body)
+    return _MESSAGE_HEAD.pack(_CRC_START + len(front) + len(body), _MESSAGE_KIND, crc), front, body
 
 
 def length_of(data: bytes) -> int:
