@@ -69,8 +69,8 @@ def page(outcomes: Outcomes, versions: dict[str, str]) -> str:
         " own, with its",
         "default settings, against one `cosmodrome serve`. The numbers are those of the end-to-end"
         " suite of the Java client",
-        "where it has the case; E-n are ours. The SDK runs all of it a second time, against a server",
-        "in strict mode (wire.md): the same cells pass.",
+        "where it has the case; E-n are ours. The SDK runs all of it again, against a server in",
+        "strict mode (wire.md): the same cells pass.",
         "",
         "| client | package | version |",
         "|---|---|---|",
