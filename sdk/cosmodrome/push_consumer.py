@@ -145,7 +145,7 @@ class PushConsumer(Consumer):
         self._closed = asyncio.Event()
         self._started_at: datetime
         self._dispatch: Dispatch
-        self._receivers: Tasks
+        self._receivers = Tasks()
 
     @classmethod
     def builder(cls) -> "PushConsumerBuilder[Self]":
@@ -329,7 +329,6 @@ class PushConsumer(Consumer):
         )
         self._dispatch.check()
         self._started_at = datetime.now(UTC)
-        self._receivers = Tasks()
         self._tasks.spawn(self._scan_for_ever(), "scan assignments")
         self._tasks.spawn(self._every(SAMPLE_S, SAMPLE_S, self._seen.sample), "sample statistics")
 
@@ -357,6 +356,10 @@ class PushConsumer(Consumer):
         await self._flush_acks()
         self._closed.set()
 
+    async def _release(self) -> None:
+        await self._receivers.close()  # of a start that failed, too
+        await super()._release()
+
     # Assignments.
 
     async def _scan_for_ever(self) -> None:
@@ -380,13 +383,8 @@ class PushConsumer(Consumer):
         if wanted is None:
             return
         now_s = asyncio.get_running_loop().time()
-        plan = change(
-            state.queues,
-            assigned,
-            wanted,
-            now_s=now_s,
-            longest_fetch_s=self._receive_timeout_s,
-        )
+        longest_s = self._receive_timeout_s
+        plan = change(state.queues, assigned, wanted, now_s=now_s, longest_fetch_s=longest_s)
         self._drop(topic, plan.dropped)
         for queue in plan.added:
             self._begin(state, ProcessQueue(queue, wanted, active_s=now_s))

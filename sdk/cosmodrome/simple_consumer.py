@@ -19,7 +19,6 @@ from typing import Self
 
 from cosmodrome._client import meters
 from cosmodrome._client.consumer import Consumer, invisible, seconds_or_delta
-from cosmodrome._client.receiving import receive
 from cosmodrome._client.tasks import end
 from cosmodrome._core.route import MessageQueue
 from cosmodrome.builders import SimpleConsumerBuilder
@@ -188,6 +187,11 @@ class SimpleConsumer(Consumer):
         self._receiving.add(task)
         try:
             await asyncio.wait([task])
+        except asyncio.CancelledError:
+            await end([task])
+            if not task.cancelled() and task.exception() is None:
+                self._settler.give_back(task.result())  # they came just before
+            raise
         finally:
             self._receiving.discard(task)
             await end([task])
@@ -217,7 +221,7 @@ class SimpleConsumer(Consumer):
         request = self._receive_request(queue, wanted, max_messages)
         invisible(request, duration)
         timeout_s = max(self._receive_timeout_s, POLLING_MIN_S + 1)
-        received = await receive(self._rpc, queue.endpoints, request, timeout_s=timeout_s)
+        received = await self._receive_once(queue, request, timeout_s)
         if self._meters.is_on and received.messages and received.transport_ms is not None:
             latency_ms = max(0.0, received.transport_ms)
             self._meters.take(meters.DELIVERY_LATENCY, queue.topic, latency_ms)
@@ -228,7 +232,8 @@ class SimpleConsumer(Consumer):
     ) -> list[MessageView]:
         """Ask every broker; the first with messages wins, a broker gives back what it cannot say.
 
-        A cancelled receive leaves its messages with the broker, or hidden for `duration`.
+        A cancelled receive leaves its messages with the broker, gives those back that have come,
+        or, those on their way, leaves them hidden for `duration`.
         """
         loop = asyncio.get_running_loop()
         waits = {
@@ -255,3 +260,4 @@ class SimpleConsumer(Consumer):
 
     async def _on_closing(self) -> None:
         await end(self._receiving)
+        await self._flush_acks()

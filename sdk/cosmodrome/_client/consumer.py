@@ -79,14 +79,25 @@ class Consumer(Client):
         self, queue: MessageQueue, request: rpc.ReceiveMessageRequest
     ) -> Received:
         """Receive once, for a listener."""
-        where, timeout_s = queue.endpoints, self._receive_timeout_s
+        timeout_s = self._receive_timeout_s
         if not self._interceptors:
-            return await receive(self._rpc, where, request, timeout_s=timeout_s)
+            return await self._receive_once(queue, request, timeout_s)
         context = HookContext(HookPoint.RECEIVE, self._client_id, queue.topic, self._group)
         with self._interceptors.around(context):
-            received = await receive(self._rpc, where, request, timeout_s=timeout_s)
+            received = await self._receive_once(queue, request, timeout_s)
             context.messages = list(received.messages)
         return received
+
+    async def _receive_once(
+        self, queue: MessageQueue, request: rpc.ReceiveMessageRequest, timeout_s: float
+    ) -> Received:
+        return await receive(
+            self._rpc,
+            queue.endpoints,
+            request,
+            timeout_s=timeout_s,
+            give_back=self._settler.give_back,
+        )
 
     def _leave_out(self, messages: list[MessageView], wanted: Filter) -> list[MessageView]:
         """Messages whose tag is wanted; the others are acknowledged unseen.

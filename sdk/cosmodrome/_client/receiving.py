@@ -1,6 +1,8 @@
 """One receive: the request, the stream's frames, the deliveries."""
 
+import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from cosmodrome._client.rpc import Rpc
@@ -31,11 +33,23 @@ class Received:
 
 
 async def receive(
-    rpc_: Rpc, endpoints: Endpoints, request: rpc.ReceiveMessageRequest, *, timeout_s: float
+    rpc_: Rpc,
+    endpoints: Endpoints,
+    request: rpc.ReceiveMessageRequest,
+    *,
+    timeout_s: float,
+    give_back: Callable[[list[MessageView]], None],
 ) -> Received:
     """Receive once.
 
     Frames may come in any order, and a refusal even after messages; then the messages count.
+
+    Args:
+        rpc_: Calls it.
+        endpoints: Whom.
+        request: What is wanted.
+        timeout_s: How long.
+        give_back: Gets what had come when the receive was cancelled.
 
     Raises:
         StatusError: The broker refused.
@@ -47,6 +61,9 @@ async def receive(
         await rpc_.stream(endpoints, "ReceiveMessage", request, incoming.take, timeout_s=timeout_s)
     except TransportError as error:
         failure = error
+    except asyncio.CancelledError:
+        give_back(incoming.received.messages)
+        raise
     failure = failure or incoming.refusal
     if isinstance(failure, UnrecognizedClientType):
         rpc_.lost_settings(endpoints)

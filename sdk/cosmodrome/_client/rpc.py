@@ -192,7 +192,7 @@ class Rpc:
         metadata, request_id = self.headers()
         try:
             read = await channel.readers.read(
-                METHODS[name], request, metadata=metadata, timeout_s=timeout_s
+                METHODS[name], request, take, metadata=metadata, timeout_s=timeout_s
             )
         except ValueError as error:
             raise _closed(name, channel.endpoints) from error

@@ -75,6 +75,7 @@ class Settler:
         self._resource = resource
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._endpoints: dict[str, Endpoints] = {}
+        self._giving_back: set[asyncio.Task[None]] = set()
 
     def ack(self, message: MessageView) -> "Future[None]":
         """Acknowledge; the future says how it went, once, without another try."""
@@ -124,11 +125,22 @@ class Settler:
             lane.idle.clear()
             asyncio.get_running_loop().call_soon(self._begin, lane)
 
+    def give_back(self, messages: Iterable[MessageView]) -> None:
+        """Let others have messages that nobody here will see: an attempt that never was."""
+        for message in messages:
+            work = self.nack_for_sure(message, 0, suspend=True)
+            task = self._tasks.spawn(work, "give back")
+            if task is not None:
+                self._giving_back.add(task)
+                task.add_done_callback(self._giving_back.discard)
+
     async def flush(self) -> None:
-        """Wait until no ack is under way."""
+        """Wait until no ack is under way, and nothing that is given back."""
         for lane in self._lanes.values():
             if lane.is_under_way:
                 await lane.idle.wait()
+        if self._giving_back:
+            await asyncio.wait(self._giving_back)
 
     async def ack_for_sure(self, message: MessageView) -> None:
         """Acknowledge, trying until it is done or pointless."""

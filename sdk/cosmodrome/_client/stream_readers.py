@@ -72,11 +72,17 @@ class StreamReaders:
         return self._busy < READERS_MAX and not self._is_closed
 
     async def read(
-        self, method: Method, request: Message, *, metadata: Metadata, timeout_s: float
+        self,
+        method: Method,
+        request: Message,
+        stranded: Callable[[Any], None],
+        *,
+        metadata: Metadata,
+        timeout_s: float,
     ) -> Read:
         """Read one server stream to its end; only while `is_free`.
 
-        Cancelling ends the stream; what it had brought is the broker's again in time.
+        Cancelling ends the stream and its reader; `stranded` gets what had come.
         """
         loop = asyncio.get_running_loop()
         call = self._callable(method)(request, timeout=timeout_s, metadata=metadata)
@@ -88,9 +94,11 @@ class StreamReaders:
             threading.Thread(target=_serve, args=(self, self._jobs), name=name, daemon=True).start()
         self._jobs.put(job)
         try:
-            return await job.done
+            return await asyncio.shield(job.done)
         except asyncio.CancelledError:
             call.cancel()
+            for message in (await job.done).messages:
+                stranded(message)
             raise
 
     def finish(self, job: _Job, read: Read) -> None:

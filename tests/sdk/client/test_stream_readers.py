@@ -111,7 +111,11 @@ async def test_cancelled_receives_free_their_readers(broker: TestBroker, name: N
 async def test_how_a_stream_broke_is_told() -> None:
     nowhere = StreamReaders(lambda: grpc.insecure_channel("127.0.0.1:1"))
     read = await nowhere.read(
-        METHODS["ReceiveMessage"], rpc.ReceiveMessageRequest(), metadata=(), timeout_s=20
+        METHODS["ReceiveMessage"],
+        rpc.ReceiveMessageRequest(),
+        lambda _: None,
+        metadata=(),
+        timeout_s=20,
     )
     assert read.messages == []
     assert cast("grpc.Call", read.error).code() is grpc.StatusCode.UNAVAILABLE
