@@ -148,10 +148,13 @@ class _Hour:
     Attributes:
         pending: Messages that wait.
         recalled: Positions that will not fire, ascending.
+        oldest_live: The first position in memory of which only the log knows where it lies:
+            it came after its hour was loaded, and is not looked for in the bucket.
     """
 
     pending: int = 0
     recalled: "array[int]" = field(default_factory=lambda: array("Q"))
+    oldest_live: int = _POSITION_MAX
 
     def has_recalled(self, position: int) -> bool:
         at = bisect_left(self.recalled, position)
@@ -351,6 +354,9 @@ class Timers:
     def _add(self, entry: TimerEntry) -> None:
         if not self.is_pending(entry.due_ms, entry.position):
             return
+        if not entry.start:
+            known = self._hours[hour_of(entry.due_ms)]
+            known.oldest_live = min(known.oldest_live, entry.position)
         slot = slot_of(entry.due_ms)
         held = self._slots.get(slot)
         if held is None:
@@ -369,8 +375,10 @@ class Timers:
             del self._uncopied[at]
 
     def oldest_position(self) -> int | None:
-        """The first message that only the log has: retention must leave it. None for none."""
-        return next(iter(self._uncopied), None)
+        """The first message that is read from the log: retention must leave it. None for none."""
+        live = min((known.oldest_live for known in self._hours.values()), default=_POSITION_MAX)
+        first = min(live, next(iter(self._uncopied), _POSITION_MAX))
+        return None if first == _POSITION_MAX else first
 
     def in_order(self, hour: int) -> Iterator[TimerEntry]:
         """What is in memory of an hour, soonest first."""

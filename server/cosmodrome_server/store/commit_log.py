@@ -155,14 +155,16 @@ class CommitLog:
         """See `Log.replay`."""
         replay = Replay(self._platform.files, self._directory, self._beginning)
         current: SegmentHeader | None = None
+        ended_ms = 0
         for header, found in replay.frames():
             if found is None:
                 if current is not None:
-                    self._background.seal(self._queues.seal(current))
+                    self._background.seal(self._queues.seal(current, ended_ms))
                 current = header
                 self._queues.begin(header.number << segment.OFFSET_BITS)
                 continue
             self.tail = self.tail.longer(found.header.records, found.end - found.start)
+            ended_ms = found.header.timestamp_ms
             first = header.number << segment.OFFSET_BITS | found.start + FRAME_HEADER_BYTES
             for record in decode_records(found.payload, first, found.header.timestamp_ms):
                 if record.kind not in _OF_THE_LOG:
@@ -464,7 +466,7 @@ class CommitLog:
         spare = self._space.take_spare()
         if spare is None:
             return False
-        sealed = self._queues.seal(self._segment.header)
+        sealed = self._queues.seal(self._segment.header, self._timestamp_ms)
         self._begin_segment(spare, self._snapshot())
         self._platform.background.submit(partial(self._background.seal, sealed))
         return True

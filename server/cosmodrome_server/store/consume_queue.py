@@ -96,8 +96,7 @@ class ConsumeQueues:
     Args:
         files: Where index files are.
         directory: Of the shard.
-        rebuild: Makes the entries of a segment again from its records, when its index is
-            found damaged while the broker runs.
+        rebuild: Makes the entries of a segment again, when its index is found damaged.
     """
 
     def __init__(self, files: Files, directory: Path, rebuild: Rebuild) -> None:
@@ -417,14 +416,15 @@ class ConsumeQueues:
 
     # Sealing, checkpoints, retention
 
-    def seal(self, segment: SegmentHeader) -> SealedEntries:
+    def seal(self, segment: SegmentHeader, ended_ms: int) -> SealedEntries:
         """The active segment takes no more frames; `write_sealed` takes what is returned."""
+        # Without an entry it may still hold delayed messages: as old as its last frame.
         memory = {
             key: Run(queue.base, queue.next_offset, queue.words, 0)
             for key, queue in self._queues.items()
             if queue.words
         }
-        last_ms = max((_time_in(run, run.end - 1) for run in memory.values()), default=0)
+        last_ms = max((_time_in(run, run.end - 1) for run in memory.values()), default=ended_ms)
         last_ms = max(last_ms, self._sealed[-1].last_ms if self._sealed else 0)
         oldest = min(self._oldest_foreign, self._active_base)
         sealed = SealedEntries(segment, last_ms, oldest, memory)

@@ -10,6 +10,7 @@ from cosmodrome_server.core.timer import (
     HOUR_MS,
     LOAD_AHEAD_MS,
     SLOT_MS,
+    SLOTS_PER_HOUR,
     UNCOPIED_KEY,
     Fire,
     Recall,
@@ -381,3 +382,38 @@ class TimerMachine(RuleBasedStateMachine):
 
 TimerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40)
 test_timers_behave_as_a_dictionary: Any = TimerMachine.TestCase
+
+
+def test_what_came_after_its_hour_was_loaded_is_left_in_the_log_though_it_was_copied() -> None:
+    timers = Timers()
+    hour = 500_000
+    timers.apply_delayed(hour * HOUR_MS + 50, 10)
+    timers.begin_load(hour)
+    timers.end_load(hour)
+    timers.apply_delayed(hour * HOUR_MS + 150, 20)
+
+    timers.copied(20)
+
+    assert timers.uncopied(9) == []
+    assert timers.oldest_position() == 10
+    last = (hour + 1) * SLOTS_PER_HOUR - 1
+    timers.apply_fire(Fire(0, last, (1 << 63) - 1, 2))
+    assert timers.oldest_position() is None
+
+
+def test_a_load_that_is_begun_again_adds_nothing_twice() -> None:
+    timers = Timers()
+    hour = 500_000
+    timers.apply_delayed(hour * HOUR_MS + 50, 10)
+    first = timers.begin_load(hour)
+    timers.apply_delayed(hour * HOUR_MS + 150, 20)
+    timers.copied(20)
+
+    # The bucket could not be read; by now it has both.
+    again = timers.begin_load(hour)
+    bucket = [TimerEntry(hour * HOUR_MS + 50, 10, 100), TimerEntry(hour * HOUR_MS + 150, 20, 200)]
+    timers.add_loaded(bucket, again)
+    timers.end_load(hour)
+
+    assert again == first
+    assert [entry.position for entry in timers.in_order(hour)] == [10, 20]

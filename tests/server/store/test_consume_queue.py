@@ -49,7 +49,7 @@ class ConsumeQueuesMachine(RuleBasedStateMachine):
 
     @rule(is_written=st.booleans())
     def seal(self, is_written: bool) -> None:
-        sealed = self.real.seal(self.segment)
+        sealed = self.real.seal(self.segment, 0)
         self.segment = SegmentHeader(self.segment.number + 1, 5, 0, 0)
         self.real.begin(self.segment.number << 32)
         if is_written:
@@ -127,7 +127,7 @@ def test_a_deleted_topic_takes_its_queues_with_it() -> None:
     queues = ConsumeQueues(FaultyFiles(), DIRECTORY, no_rebuild)
     for topic_id in (1, 2):
         queues.index(topic_id, 0, 0, (70, 1, 10))
-    queues.seal(SegmentHeader(1, 5, 0, 0))
+    queues.seal(SegmentHeader(1, 5, 0, 0), 0)
     queues.index(1, 1, 0, (80, 1, 10))
 
     queues.drop(1)
@@ -145,7 +145,7 @@ def test_an_entry_that_points_back_is_remembered_for_retention() -> None:
     queues.index(1, 0, 1, (3 << 32 | 70, 1, 10))
 
     assert queues.oldest_foreign_position == 3 << 32 | 70
-    queues.seal(SegmentHeader(5, 5, 0, 0))
+    queues.seal(SegmentHeader(5, 5, 0, 0), 0)
     assert queues.sealed_bounds() == [(5, 10, 3 << 32 | 70)]
 
 

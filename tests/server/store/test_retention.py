@@ -147,6 +147,18 @@ def test_what_a_checkpoint_says_of_a_committed_half_message_keeps_its_segment() 
     assert after.messages(2, 0) == [(0, b"00000001")]
 
 
+def test_a_segment_of_messages_that_are_in_no_queue_is_as_old_as_its_last_frame() -> None:
+    world = World(options=AGED)
+    for n in range(60):
+        world.send_half(b"%08d" % n + b"x" * 300)
+        world.commit()
+    assert len(world.log.segments()) > 2
+
+    assert world.log.retain(world.clock.time_ms) == 0
+    assert World(world.disk.killed(), options=AGED).log.retain(world.clock.time_ms) == 0
+    assert world.log.retain(world.clock.time_ms + 2) > 0
+
+
 def test_a_removed_segment_is_recycled_as_the_next_one() -> None:
     world = World(options=LogOptions(SMALL.durability, 8_192, 0, 1 << 20, 1, 0, 0))
     world.disk.bytes_max = 50_000
