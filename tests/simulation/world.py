@@ -172,6 +172,8 @@ class Simulation:
         return broker
 
     def _start(self) -> None:
+        # A start takes time, and lease ids hang on that: those lost in a crash are not given again.
+        self._clocks.pass_ms(1)
         self._life += 1
         self._is_dead = False
         if self._random.random() < 0.2:
