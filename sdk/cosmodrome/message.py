@@ -103,7 +103,9 @@ class Message:
             set_(self, "body", bytes(self.body))
         if self.tag or self.keys or self.properties:
             self._check_texts()
-        self._check_kinds()
+        is_plain = self.deliver_at is None and self.delay is None and self.priority is None
+        if not (is_plain and not self.message_group and not self.lite_topic):
+            self._check_kinds()
 
     def _check_texts(self) -> None:
         if self.tag and (not self.tag.strip() or "|" in self.tag):

@@ -117,6 +117,13 @@ class ListenerCalls:
         self._is_alone = listener.kind is Kind.MESSAGE
         self._timeout_s = timeout_s
         self._pacer = pacer
+        # Nothing between us and an async listener: called without the steps it does not need.
+        self._is_direct = (
+            self._is_alone
+            and timeout_s is None
+            and not caller.interceptors
+            and _is_async(listener.call)
+        )
         self._pool = (
             None
             if _is_async(listener.call)
@@ -159,10 +166,11 @@ class ListenerCalls:
 
     async def _consume(self, messages: Sequence[MessageView], more: tuple[object, ...]) -> object:
         """What the listener returned; FAILURE for what it raised."""
-        caller = self._caller
-        if caller.interceptors:
+        if self._caller.interceptors:
             return await self._consume_hooked(messages, more)
         try:
+            if self._is_direct:
+                return await self._listener(messages[0])
             return await self._bounded(messages, more)
         except Exception as error:
             _log_failure(messages, error)

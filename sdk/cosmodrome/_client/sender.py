@@ -248,8 +248,10 @@ def _error(entry: rpc.SendResultEntry, answer: Answer) -> StatusError | None:
 def _outcome(
     entry: rpc.SendResultEntry, message: pb.Message, topic: str, answer: Answer
 ) -> Outcome:
-    error = _error(entry, answer)
     message_id = message.system_properties.message_id
+    if entry.status.code == pb.OK:  # nearly always
+        return convert.receipt(entry, topic, message_id, answer.endpoint)
+    error = _error(entry, answer)
     if error is None:
         return convert.receipt(entry, topic, message_id, answer.endpoint)
     if error.code in status.STORED_CODES:

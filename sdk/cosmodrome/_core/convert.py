@@ -89,12 +89,7 @@ def milliseconds(moment: datetime) -> int:
 def receipt(entry: rpc.SendResultEntry, topic: str, message_id: str, endpoint: str) -> SendReceipt:
     """What a result entry says."""
     return SendReceipt(
-        message_id=message_id,
-        topic=topic,
-        queue_offset=entry.offset,
-        transaction_id=entry.transaction_id,
-        recall_handle=entry.recall_handle,
-        endpoint=endpoint,
+        message_id, topic, entry.offset, entry.transaction_id, entry.recall_handle, endpoint
     )
 
 
