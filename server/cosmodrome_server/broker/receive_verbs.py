@@ -85,7 +85,7 @@ class ReceiveVerbs(SettleVerbs):
             self._put(pop)
             if found:
                 self._deliver(pop, found, topic.topic.name, deliveries)
-                body_bytes = sum(len(record.body) for _, record in found)
+                body_bytes = sum([len(record.body) for _, record in found])
                 key = (topic.topic.name, group.group.name, pop.attempt > 1)
                 self._counters.delivered(key, len(found), body_bytes)
         for ack in plan.settled:
@@ -100,13 +100,14 @@ class ReceiveVerbs(SettleVerbs):
 
     def _deliver(self, pop: Pop, found: Found, topic: str, deliveries: list[Delivery]) -> None:
         base, attempt, invisible_ms = pop.base, pop.attempt, pop.invisible_ms
+        queue_id = pop.queue_id
         sealed = self._handles.seal(
-            ReceiptHandle(pop.group_id, pop.topic_id, pop.queue_id, base, pop.lease_id, attempt)
+            ReceiptHandle(pop.group_id, pop.topic_id, queue_id, base, pop.lease_id, attempt)
         )
         for queue_offset, record in found:
             message = StoredMessage(
                 topic,
-                record.queue_id,
+                queue_id,
                 queue_offset,
                 record.store_timestamp_ms,
                 record.system,

@@ -98,7 +98,8 @@ class ReceivePlanner:
         waiting = fresh = 0
         for queue_id in order:
             progress = consumption.progress[queue_id]
-            waiting += len(progress.ready)
+            if progress.ready:
+                waiting += len(progress.ready)
             if visible[queue_id] > progress.cursor:
                 fresh += visible[queue_id] - progress.cursor
         is_ready_last = self._demand.is_ready_last
@@ -107,8 +108,10 @@ class ReceivePlanner:
             self._take_ready(consumption, order, max(half, self._room - fresh))
         if fresh:
             for queue_id in order:
+                if not self._room:
+                    break
                 progress = consumption.progress[queue_id]
-                if self._room and visible[queue_id] > progress.cursor:
+                if visible[queue_id] > progress.cursor:
                     self._take_fresh(progress, visible[queue_id])
         if waiting and is_ready_last:
             self._take_ready(consumption, order, self._room)

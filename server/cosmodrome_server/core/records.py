@@ -93,9 +93,9 @@ class Pop:
     def encode(self) -> bytes:
         """The payload."""
         mask = _mask_bytes(self.mask)
-        held = _mask_bytes(self.held)
-        client = self.client_id.encode()
-        attempt_id = self.attempt_id.encode()
+        held = _mask_bytes(self.held) if self.held else b""
+        client = self.client_id.encode() if self.client_id else b""
+        attempt_id = self.attempt_id.encode() if self.attempt_id else b""
         head = _POP.pack(
             self.at_ms,
             self.group_id,

@@ -19,8 +19,8 @@ restart, and for as long as the lease is, however often that is renewed.
 
 import hashlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from dataclasses import dataclass
 from struct import Struct
+from typing import NamedTuple
 
 from cosmodrome_server.errors import InvalidReceiptHandle
 
@@ -34,8 +34,7 @@ _DELTAS = {suffix: delta for delta, suffix in enumerate(_SUFFIXES)}
 _CACHE_MAX = 16_384
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiptHandle:
+class ReceiptHandle(NamedTuple):
     """A handle, read and found authentic.
 
     Attributes:
@@ -64,22 +63,14 @@ class ReceiptHandles:
     """
 
     def __init__(self, key: bytes, shard: int = 0) -> None:
-        self._key = key
+        # Copied for each tag, which spares hashing the key.
+        self._keyed = hashlib.blake2b(digest_size=_TAG_BYTES, key=key)
         self._shard = shard
         self._known: dict[str, ReceiptHandle] = {}
 
     def seal(self, handle: ReceiptHandle) -> str:
         """The part all messages of a lease share; add `suffix(offset - base)`."""
-        head = _HEAD.pack(
-            _FORMAT,
-            self._shard,
-            handle.group_id,
-            handle.topic_id,
-            handle.queue_id,
-            handle.base,
-            handle.lease_id,
-            handle.attempt,
-        )
+        head = _HEAD.pack(_FORMAT, self._shard, *handle)
         sealed = urlsafe_b64encode(head + self._tag(head) + b"\0").decode()
         self._remember(sealed, handle)
         return sealed
@@ -117,7 +108,9 @@ class ReceiptHandles:
         return handle
 
     def _tag(self, head: bytes) -> bytes:
-        return hashlib.blake2b(head, digest_size=_TAG_BYTES, key=self._key).digest()
+        keyed = self._keyed.copy()
+        keyed.update(head)
+        return keyed.digest()
 
     def _remember(self, sealed: str, handle: ReceiptHandle) -> None:
         if len(self._known) >= _CACHE_MAX:

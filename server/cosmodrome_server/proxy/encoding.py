@@ -26,6 +26,8 @@ def varint(value: int) -> bytes:
     """Encode a varint; negative ones as protobuf's int64 does."""
     if 0 <= value < 4096:
         return _SMALL[value]
+    if 1 << 14 <= value < 1 << 21:  # most queue offsets
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
     value &= 0xFFFF_FFFF_FFFF_FFFF
     encoded = bytearray()
     while value > 0x7F:
@@ -68,22 +70,38 @@ def _seconds_and_nanos(milliseconds: int) -> bytes:
     return varint_field(1, seconds) + varint_field(2, rest * 1_000_000)
 
 
+@lru_cache(maxsize=4096)
+def _place_fields(store_host: bytes, store_timestamp_ms: int, queue_id: int) -> bytes:
+    """What messages of one commit share: 9 store_timestamp, 10 store_host, 13 queue_id."""
+    stamp = timestamp(store_timestamp_ms)
+    return bytes_field(9, stamp) + store_host + varint_field(13, queue_id)
+
+
+@lru_cache(maxsize=4096)
+def _delivery_fields(
+    store_host: bytes, store_timestamp_ms: int, queue_id: int, invisible_ms: int, attempt: int
+) -> bytes:
+    """What deliveries of one receive share: the place, 15 invisible_duration, 16 attempt."""
+    invisible = bytes_field(15, duration(invisible_ms))
+    place = _place_fields(store_host, store_timestamp_ms, queue_id)
+    return place + invisible + varint_field(16, attempt)
+
+
+def _digest(body: bytes) -> bytes:
+    """The checksum of a `Digest`: MD5 in upper case."""
+    return md5(body, usedforsecurity=False).hexdigest().upper().encode()
+
+
 def system_fields(message: StoredMessage, store_host: bytes) -> bytes:
     """The system properties of a stored message that the server knows.
 
     Fields 4 body_digest, 9 store_timestamp, 10 store_host, 13 queue_id, 14 queue_offset.
     """
-    stamp = timestamp(message.store_timestamp_ms)
-    queue_id = message.queue_id
     return b"".join(
         (
+            _place_fields(store_host, message.store_timestamp_ms, message.queue_id),
             _DIGEST_HEAD,
-            md5(message.body, usedforsecurity=False).hexdigest().upper().encode(),
-            b"\x4a",
-            _SMALL[len(stamp)],
-            stamp,
-            store_host,
-            b"\x68" + _SMALL[queue_id] if queue_id else b"",
+            _digest(message.body),
             b"\x70",
             varint(message.queue_offset),
         )
@@ -113,25 +131,27 @@ def delivered(delivery: Delivery, store_host: bytes) -> bytes:
 
     Beside `system_fields`: 12 receipt_handle, 15 invisible_duration, 16 delivery_attempt.
     """
-    handle = delivery.receipt_handle.encode()
-    invisible = duration(delivery.invisible_ms)
-    message = message_fields(
-        delivery.message,
-        b"".join(
-            (
-                system_fields(delivery.message, store_host),
-                b"\x62",
-                varint(len(handle)),
-                handle,
-                b"\x7a",
-                _SMALL[len(invisible)],
-                invisible,
-                b"\x80\x01",
-                varint(delivery.attempt),
-            )
-        ),
+    message, handle = delivery.message, delivery.receipt_handle.encode()
+    system = b"".join(
+        (
+            _delivery_fields(
+                store_host,
+                message.store_timestamp_ms,
+                message.queue_id,
+                delivery.invisible_ms,
+                delivery.attempt,
+            ),
+            _DIGEST_HEAD,
+            _digest(message.body),
+            b"\x70",
+            varint(message.queue_offset),
+            b"\x62",
+            varint(len(handle)),
+            handle,
+        )
     )
-    return b"\x12" + varint(len(message)) + message
+    encoded = message_fields(message, system)
+    return b"\x12" + varint(len(encoded)) + encoded
 
 
 def pulled(message: StoredMessage, store_host: bytes) -> bytes:
