@@ -29,7 +29,7 @@ from benchmarks.machine import described
 from benchmarks.micro.log_throughput import Figures, Loaded, append
 from benchmarks.requests import send_request
 from cosmodrome_proto import service_pb2 as rpc
-from cosmodrome_server.app import broker_settings
+from cosmodrome_server.app import broker_settings, tune_interpreter
 from cosmodrome_server.broker.local_broker import LocalBroker
 from cosmodrome_server.clock import SystemClock
 from cosmodrome_server.config import load
@@ -365,6 +365,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    tune_interpreter()
     found = medians([measure(arguments.data, arguments.messages) for _ in range(arguments.repeats)])
     for step, figures in found.items():
         print(f"{step:24} {figures['per_second']:11,.0f}/s {figures['cpu_us']:7.2f} µs CPU")
