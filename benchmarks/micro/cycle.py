@@ -8,6 +8,7 @@ them are answered, so every step waits for its own fsyncs.
 
     send, batch of 32        send, one            receive, just written (recent.py)
     receive, backlog (read from the page cache)   receive, one      ack, batch of 32
+    ack, one (as official clients acknowledge)
     cycle: send + receive + ack of batches of 32  append: frames of 256, the log alone
     storage alone: the same cycle by the broker's verbs, without protobuf
 
@@ -231,7 +232,8 @@ class Steps:
         _check_sent(sent, singles)
         found = await self.step("receive, one", "ReceiveMessage", [_receive_request(1)] * singles,
                                 singles)  # fmt: skip
-        _check_acked(await self._server.call("AckMessage", _acks(found)), singles)
+        acked = await self.step("ack, one", "AckMessage", _acks(found), singles)
+        _check_acked(acked, singles)
         return self.figures
 
     async def _cycle(self, batch: bytes, rounds: int) -> None:
