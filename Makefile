@@ -7,9 +7,9 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -q
 MARK := $(VENV)/.installed
 
-.PHONY: help setup run demo test check format proto bench bench-scale bench-peer crash simulation fuzz soak conformance gate pipeline clean
+.PHONY: help setup run demo test check format proto bench bench-scale bench-peer crash simulation coverage fuzz soak conformance gate pipeline clean
 help:
-	@echo "run demo test check format bench bench-scale bench-peer crash simulation fuzz soak conformance pipeline proto gate clean"
+	@echo "run demo test check format bench bench-scale bench-peer crash simulation coverage fuzz soak conformance pipeline proto gate clean"
 
 # The virtual environment with what running needs; quick when nothing changed.
 $(MARK)-run: pyproject.toml
@@ -61,6 +61,15 @@ crash: $(MARK)-dev gate
 simulation: $(MARK)-dev
 	@$(PYTEST) -m 'slow or not slow' tests/simulation
 	@$(BIN)/python -m tests.simulation $(ARGS)
+
+# Branches of what must not be wrong: frame codec, recovery, timers (all of them), leases (shown).
+CORE := server/cosmodrome_server
+COVERED := $(CORE)/store/frame.py,$(CORE)/store/record.py,$(CORE)/store/scanner.py,$(CORE)/store/recovery.py,$(CORE)/store/patience.py,$(CORE)/core/timer.py,$(CORE)/core/done_set.py,$(CORE)/core/progress_row.py
+LEASES := $(CORE)/core/consumption.py,$(CORE)/core/progress.py,$(CORE)/core/settle.py
+coverage: $(MARK)-dev
+	@$(BIN)/python -m coverage run --branch --include="$(COVERED),$(LEASES)" -m pytest -q tests/server/store tests/server/core tests/server/broker
+	@$(BIN)/python -m coverage report --show-missing --include="$(LEASES)"
+	@$(BIN)/python -m coverage report --show-missing --include="$(COVERED)" --fail-under=100
 
 fuzz: $(MARK)-dev gate
 	@$(PYTEST) -m 'slow or not slow' tests/fuzz $(ARGS)

@@ -115,13 +115,14 @@ class World:
             self.counters[record.payload] = self.counters.get(record.payload, 0) + 1
             self._dirty.add(record.payload)
         elif record.kind is RecordKind.END_TRANSACTION:
-            _, position, _, _, _, queue_offset, _, _ = END_TRANSACTION_HEAD.unpack_from(
+            _, position, _, _, _, queue_offset, _, is_commit = END_TRANSACTION_HEAD.unpack_from(
                 record.payload
             )
             name = record.payload[END_TRANSACTION_HEAD.size :]
             self.halves.pop(name, None)
             self._dirty.add(name)
-            self.log.index(2, 0, queue_offset, (position, 9, 5_000))
+            if is_commit:
+                self.log.index(2, 0, queue_offset, (position, 9, 5_000))
 
     def _index(self, record: MessageRecord, position: int) -> None:
         if record.state is MessageState.HALF:
@@ -148,6 +149,11 @@ class World:
         """Stage the commit of a half message."""
         place = (2, 0, self.log.max_offset(2, 0))
         head = END_TRANSACTION_HEAD.pack(0, self.halves[b"half" + name], 5_000, *place, 9, True)
+        self._stage(RecordKind.END_TRANSACTION, head + b"half" + name)
+
+    def roll_back(self, name: bytes) -> None:
+        """Stage the rollback of a half message."""
+        head = END_TRANSACTION_HEAD.pack(0, 0, 5_000, 2, 0, 0, 9, False)
         self._stage(RecordKind.END_TRANSACTION, head + b"half" + name)
 
     def ack(self, key: bytes) -> None:

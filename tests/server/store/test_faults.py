@@ -345,6 +345,8 @@ def _sealed_world() -> tuple[World, str]:
         world.send_half(b"half-%03d" % n)
         world.commit()
         world.end(b"half-%03d" % n)
+        world.send_half(b"back-%03d" % n)
+        world.roll_back(b"back-%03d" % n)
         world.commit()
     world.checkpoint()
     after = World(world.disk.killed(), world.checkpoints.copy())
