@@ -1,0 +1,66 @@
+"""What replay meets when a damaged frame was passed over: a record that stands alone."""
+
+from cosmodrome_server.core.progress import Progress
+from cosmodrome_server.core.records import Pop
+
+PLACE = (1, 2, 3)
+
+
+def pop(lease_id: int, base: int, count: int, mask: int, replaces: int = 0, name: str = "") -> Pop:
+    return Pop(
+        100,
+        *PLACE,
+        lease_id,
+        base,
+        count,
+        mask,
+        invisible_ms=50,
+        replaces=replaces,
+        attempt_id=name,
+    )
+
+
+def test_a_lease_taken_over_from_one_that_is_not_known_holds_its_messages() -> None:
+    progress = Progress(PLACE, 0)
+
+    progress.pop(pop(8, 0, 0, 0b101, replaces=7))
+
+    assert progress.leases[8].offsets() == [0, 2]
+    assert progress.inflight == 2
+
+
+def test_what_is_taken_over_leaves_its_lease_and_the_rest_stays() -> None:
+    progress = Progress(PLACE, 0)
+    progress.pop(pop(7, 0, 4, 0b1111))
+
+    progress.pop(pop(8, 1, 0, 0b11, replaces=7))
+    assert progress.leases[7].offsets() == [0, 3]
+    progress.pop(pop(9, 0, 0, 0b1001, replaces=7))
+
+    assert sorted(progress.leases) == [8, 9]
+    assert progress.leases[9].offsets() == [0, 3]
+
+
+def test_a_receive_that_is_repeated_knows_its_leases_by_its_name() -> None:
+    progress = Progress(PLACE, 0)
+    progress.pop(pop(7, 0, 1, 1, name="a"))
+    progress.pop(pop(8, 1, 1, 1, name="a"))
+    assert progress.attempt_leases == [7, 8]
+
+    progress.pop(pop(9, 0, 0, 1, replaces=7, name="a"))
+    assert progress.attempt_leases == [8, 9]
+    progress.pop(pop(0, 2, 1, 0, name="a"))
+    assert progress.attempt_leases == [8, 9]
+    progress.pop(pop(10, 3, 1, 1, name="b"))
+
+    assert progress.attempt_leases == [10]
+    assert 2 in progress.done
+
+
+def test_a_settlement_of_what_was_never_seen_is_kept() -> None:
+    progress = Progress(PLACE, 0)
+
+    assert progress.settle(99, 5) is None
+
+    assert 5 in progress.done
+    assert 4 not in progress.done
