@@ -3,15 +3,17 @@
 Named after the issues of apache/rocketmq (storage.md 1.2). Those about the disk itself are in
 tests/server/store: a bad record that cut off everything after it (test_scanner), a failed
 fsync tried again (test_faults), a checkpoint that was not atomic with the log, #678
-(test_power_cuts: without a checkpoint the log alone gives the same state).
+(test_power_cuts: without a checkpoint the log alone gives the same state), a file per queue,
+#7064 (no queue has a file: benchmarks.scale memory has 100,000).
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import NoReturn
 
 import pytest
 
-from cosmodrome_server.errors import InvalidReceiptHandle
+from cosmodrome_server.errors import InvalidReceiptHandle, ReadFailed
 from cosmodrome_server.model.group import CustomizedBackoff, Group
 from cosmodrome_server.model.message import Delivery, MessageType, NewMessage
 from cosmodrome_server.model.topic import Topic, TopicType
@@ -84,6 +86,30 @@ def test_10667_a_redelivery_that_failed_again_and_again_is_not_forgotten() -> No
                 await world.restart()
             await world.later(10_001)
         assert await drain(world, "orders") == [b"a"]
+
+    run(scenario)
+
+
+def test_10985_a_redelivery_that_could_not_be_read_is_not_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        await send(world, "a", "b")
+        assert len(world.receive("orders", "billing")) == 2
+        await world.later(10_001)
+
+        def refused(*_: object) -> NoReturn:
+            raise ReadFailed("the disk refuses it now")
+
+        with monkeypatch.context() as patch:
+            for name in ("read", "read_many"):
+                patch.setattr(world.log, name, refused)
+            for _ in range(3):
+                with pytest.raises(ReadFailed):
+                    world.receive("orders", "billing")
+                await world.later(10_001)
+        world.kill()
+        assert sorted(await drain(world, "orders")) == [b"a", b"b"]
 
     run(scenario)
 
