@@ -6,6 +6,15 @@ import subprocess
 from pathlib import Path
 
 
+def users_environment() -> dict[str, str]:
+    """This process's environment, with compiled modules kept as Python keeps them by default.
+
+    Build machines turn that off; then each start compiles 200 modules, which a user's second
+    start never does.
+    """
+    return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+
+
 def described() -> dict[str, object]:
     """Processor, cores, memory, kernel, Python, commit."""
     cpu = next(

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.machine import users_environment
+
 ROOT = Path(__file__).parent.parent
 COMMAND = Path(sys.executable).with_name("cosmodrome")
 PEER_SCRIPTS = Path(os.environ.get("COSMODROME_PEER_SCRIPTS", ROOT.parent / "shared" / "peer"))
@@ -84,8 +86,9 @@ def ours(*arguments: str, data: Path | None = None, name: str = "cosmodrome") ->
     with tempfile.TemporaryDirectory(prefix="cosmodrome-bench-") as scratch:
         command = [str(COMMAND), "serve", "--port", "0", "--metrics-port", "0"]
         command += ["--data", str(data or Path(scratch) / "data"), *arguments]
+        environment = users_environment()
         started = time.perf_counter()
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         try:
             endpoint, lines = _wait_ready(server)
             ready_ms = (time.perf_counter() - started) * 1000

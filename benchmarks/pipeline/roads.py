@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 from pyspark.sql import SparkSession
 
+from benchmarks.machine import users_environment
 from cosmodrome_spark.jobs import archive
 from cosmodrome_spark.jobs.config import load
 from cosmodrome_spark.jobs.progress import BatchProgress
@@ -133,7 +134,8 @@ def first_commit_s(endpoints: str, folder: Path) -> float:
     ):
         command += ["--set", each]
     begun = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(command, stdout=quiet, stderr=quiet, env=users_environment())
     sign = folder / "table" / "_manifest" / f"{1:020d}.json"
     while not sign.exists() and process.poll() is None:
         time.sleep(0.02)
