@@ -132,8 +132,10 @@ class LocalBroker(LiteVerbs):
     async def close(self) -> None:
         """Answer who waits with nothing, make everything durable, close the log."""
         self.end_waits()
-        await self.drain()
+        # What time brings can wait for the next start: a backlog of due messages, fired while
+        # each frame waits for a slow disk, would keep a stopping broker for minutes.
         self._stop_timer()
+        await self.drain()
         if not self._is_failed:
             self._checkpoints.write()
         await asyncio.to_thread(self._close_store)

@@ -7,7 +7,8 @@ import pytest
 
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.errors import BadRequest, MessageNotFound, OverloadedError, Unsupported
-from cosmodrome_server.model.message import MessageType, NewMessage
+from cosmodrome_server.model.log import RecordKind
+from cosmodrome_server.model.message import Delivery, MessageType, NewMessage
 from cosmodrome_server.model.topic import Topic, TopicType
 from cosmodrome_server.store.files import OsFiles
 from cosmodrome_server.store.timer_bucket import TimerBuckets
@@ -64,6 +65,29 @@ def test_messages_of_many_hours_come_in_their_order(run: Run) -> None:
                 seen.append(delivery.message.body)
                 world.broker.ack("billing", "later", delivery.receipt_handle)
         assert seen == [b"%d" % delay for delay in sorted(delays)]
+
+    run(scenario)
+
+
+def test_a_stopping_broker_leaves_what_is_due_to_the_next_start(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world, *[HOUR_MS] * 600)
+        world.clocks.pass_ms(2 * HOUR_MS)
+        world.broker.send("later", [delayed("0", 0)])
+        frames = len(world.log.frames)
+        await world.broker.close()
+        written = [record.kind for frame in world.log.frames[frames:] for record in frame]
+        assert RecordKind.TIMER_FIRE not in written
+        world.start(world.log.crashed())
+        got: list[bytes] = []
+        while deliveries := world.receive("later", "billing") or await one_more(world):
+            got += bodies(deliveries)
+        assert len(got) == 601
+
+    async def one_more(world: World) -> list[Delivery]:
+        for _ in range(8):
+            await world.later(1)
+        return world.receive("later", "billing")
 
     run(scenario)
 
