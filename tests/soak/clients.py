@@ -45,6 +45,7 @@ class Soak:
     random: random.Random
     ledger: Ledger = field(default_factory=Ledger)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
     due_s: dict[str, float] = field(default_factory=dict)
     committed: set[str] = field(default_factory=set)
 
@@ -113,8 +114,9 @@ class Soak:
         async with producer.begin_transaction() as transaction:
             await producer.send(Message(DEALS, body.encode()), transaction=transaction)
             if is_commit:
-                self.ledger.acknowledged.add(body)
                 await transaction.commit()
+                # Not before: who would answer the check of one left open when the run ends?
+                self.ledger.acknowledged.add(body)
             else:
                 await transaction.rollback()
 
@@ -128,7 +130,7 @@ class Soak:
             self.endpoint, group=FIFO_GROUP, subscriptions={ORDERED: "*"}, await_duration=2
         )
         async with consumer:
-            while not self.stop.is_set() or not self.is_balanced:
+            while not self.over.is_set():
                 with contextlib.suppress(CosmodromeError):
                     for message in await consumer.receive(invisible=_INVISIBLE_S):
                         self.take(message)
@@ -175,3 +177,4 @@ class Soak:
                     while not self.is_balanced:
                         self.ledger.progress.clear()
                         await self.ledger.progress.wait()
+            self.over.set()
