@@ -260,7 +260,7 @@ def make_front(
     """The front of the settings; `auto` takes the gate where it is installed.
 
     Raises:
-        ConfigError: The gate is asked for and not installed.
+        ConfigError: The gate is asked for and not installed, or a setting needs it.
     """
     wanted = config.server.front
     has_gate = util.find_spec("cosmodrome_gate") is not None

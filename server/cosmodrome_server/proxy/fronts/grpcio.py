@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from cosmodrome_server.config import Config
+from cosmodrome_server.config import Config, ConfigError
 from cosmodrome_server.proxy.front import GrpcStatus, Handler, Kind, Route
 from cosmodrome_server.proxy.fronts.splitter import Splitter
 from cosmodrome_server.proxy.tls import Certificates
@@ -31,11 +31,16 @@ _INTERNAL = "internal error; the server's log says more"
 
 
 class GrpcioFront:
-    """A `Front` over grpc.aio."""
+    """A `Front` over grpc.aio.
+
+    Raises:
+        ConfigError: Client certificates are to be optional, which grpcio cannot do.
+    """
 
     def __init__(
         self, routes: Iterable[Route], config: Config, certificates: Certificates | None
     ) -> None:
+        _refuse_optional(config)
         self._routes = {route.path: route for route in routes}
         self._config = config
         self._certificates = certificates
@@ -131,6 +136,17 @@ def _options(config: Config) -> list[tuple[str, int]]:
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.so_reuseport", 0),
     ]
+
+
+def _refuse_optional(config: Config) -> None:
+    """Refuse what would silently be `none`: grpcio asks for a certificate only to require it."""
+    tls = config.tls
+    if tls.mode != "off" and tls.client_certificate == "optional":
+        raise ConfigError(
+            "tls.client_certificate is optional, but the grpcio front can only require client "
+            "certificates or not ask for them: set it to required or none, or take the gate "
+            "(server.front = gate)"
+        )
 
 
 def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
