@@ -4,6 +4,7 @@ import gzip
 import json
 import socket
 import time
+from typing import Any
 
 import pytest
 
@@ -224,11 +225,17 @@ def test_a_request_that_never_comes_is_given_up_at_its_deadline(world: World) ->
         assert client.wait(stream).status == DEADLINE_EXCEEDED
 
 
+def took(look: dict[str, Any]) -> int:
+    """Calls that Python has taken; those the gate still holds are not of them."""
+    seen: dict[str, int] = look["seen"]
+    return seen.get("/test.Echo/Hold", 0) + seen.get("open", 0)
+
+
 @pytest.mark.parametrize("path", ["/test.Echo/Hold", "/test.Echo/HoldBidi"])
 def test_python_hears_of_a_call_the_client_gave_up(world: World, path: str) -> None:
     with world.client() as client:
         stream = client.begin(path, b"")
-        world.wait_for(lambda look: look["statistics"]["calls"] == 1)
+        world.wait_for(lambda look: took(look) == 1)
         client.reset(stream)
         world.wait_for(lambda look: look["seen"].get("cancel_0") == 1)
         assert world.statistics()["calls"] == 0
@@ -239,7 +246,7 @@ def test_python_hears_of_calls_whose_connection_is_gone(world: World, path: str)
     with world.client() as client:
         for _ in range(10):
             client.begin(path, b"")
-        world.wait_for(lambda look: look["statistics"]["calls"] == 10)
+        world.wait_for(lambda look: took(look) == 10)
     world.wait_for(lambda look: look["seen"].get("cancel_0") == 10)
     assert world.statistics()["calls"] == 0
 
