@@ -14,8 +14,8 @@ by running its seed. `tests/simulation/books.py` says what must be true.
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from random import Random
 
 from cosmodrome_server.broker.local_broker import Attachments, LocalBroker
@@ -36,12 +36,12 @@ from cosmodrome_server.store.platform import LogOptions, Platform
 from cosmodrome_server.store.timer_bucket import TimerBuckets
 from tests.simulation.books import Books, Sent
 from tests.simulation.loop import SimulatedLoop
+from tests.simulation.paths import KnownPath
 from tests.support.broker_world import START_MS, Clocks
 from tests.support.faulty_files import Crash, FaultyFiles
 from tests.support.inline_worker import InlineWorker
 from tests.support.memory_checkpoints import MemoryCheckpoints
 
-DIRECTORY = Path("/data/shard-0000")
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 OPTIONS = LogOptions(
@@ -100,6 +100,7 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
         self._retention_ms = 30 * DAY_MS * (seed % 2)
+        self._directory = KnownPath("/data/shard-0000")
         self._loop = SimulatedLoop()
         self._loop.set_exception_handler(self._caught)
         self._trace = hashlib.blake2b(digest_size=16)
@@ -110,6 +111,9 @@ class Simulation:
         self._events = Events()
         self._books = Books(ATTEMPTS_MAX)
         self._held: list[Held] = []
+        # Those a producer may give its word on, and take back: some that it has are among them.
+        self._open_halves: list[str] = []
+        self._recallable: list[str] = []
         self._numbers = 0
         self._life = 0
         self._is_dead = False
@@ -159,12 +163,12 @@ class Simulation:
             self._random.randbytes,
         )
         broker = LocalBroker(
-            CommitLog(DIRECTORY, replace(OPTIONS, retention_ms=self._retention_ms), platform),
+            CommitLog(self._directory, replace(OPTIONS, retention_ms=self._retention_ms), platform),
             self._clocks,
             BrokerSettings(checkpoint_ms=5_000, checkpoint_bytes=20_000),
             self._errors.append,
             Attachments(
-                buckets=TimerBuckets(disk, DIRECTORY / "timer"),
+                buckets=TimerBuckets(disk, self._directory / "timer"),
                 random_bytes=self._random.randbytes,
             ),
         )
@@ -251,6 +255,8 @@ class Simulation:
     async def _settle(self) -> None:
         for _ in range(6):
             await asyncio.sleep(0)
+            if self._loop.is_quiet:
+                return
 
     # Steps
 
@@ -351,6 +357,8 @@ class Simulation:
         for receipt in receipts:
             sent = self._books.sent[receipt.message_id]
             sent.recall_handle = receipt.recall_handle
+            if sent.recall_handle:
+                self._recallable.append(receipt.message_id)
             self._when_answered(lambda sent=sent: setattr(sent, "is_answered", True))
         self._note("send", topic, [receipt.message_id for receipt in receipts])
 
@@ -370,19 +378,18 @@ class Simulation:
         elif topic == "deals":
             message_type = MessageType.TRANSACTION
             sent.is_half = True
+            self._open_halves.append(name)
         body = self._random.randbytes(self._random.choice((10, 100, 1_000)))
         return NewMessage(name, message_type, "", group, sent.due_ms, 0, "", -1, system, b"", body)
 
     def _end_transaction(self) -> None:
         """Give a producer's word; the same word every time, by itself or asked for it."""
-        asked = [self._events.asked.pop()] if self._events.asked else []
-        names = asked or [
-            name for name, sent in self._books.sent.items() if sent.is_half and not sent.is_ended
-        ]
-        if not names:
+        asked = self._events.asked.pop() if self._events.asked else ""
+        sents = self._books.sent
+        name = asked or self._pick(self._open_halves, lambda name: not sents[name].is_ended)
+        if not name:
             return
-        name = self._random.choice(names)
-        sent = self._books.sent[name]
+        sent = sents[name]
         if sent.intent is None:
             sent.intent = self._random.random() < 0.7
         was_tried, sent.is_end_tried = sent.is_end_tried, True
@@ -397,15 +404,11 @@ class Simulation:
         self._note("end", name, sent.intent)
 
     def _recall(self) -> None:
-        names = [
-            name
-            for name, sent in self._books.sent.items()
-            if sent.recall_handle and not sent.is_recalled
-        ]
-        if not names:
+        sents = self._books.sent
+        name = self._pick(self._recallable, lambda name: not sents[name].is_recalled)
+        if not name:
             return
-        name = self._random.choice(names)
-        sent = self._books.sent[name]
+        sent = sents[name]
         try:
             assert self._broker.recall("later", sent.recall_handle) == name
         except MessageNotFound:
@@ -418,6 +421,16 @@ class Simulation:
         self._when_answered(lambda: setattr(sent, "is_recalled", True))
         self._note("recall", name)
 
+    def _pick(self, names: list[str], is_open: Callable[[str], bool]) -> str:
+        """One of the names that are open, "" for none; those found closed are taken out."""
+        while names:
+            at = self._random.randrange(len(names))
+            if is_open(names[at]):
+                return names[at]
+            names[at] = names[-1]
+            names.pop()
+        return ""
+
     # Consumers
 
     def _receive(self) -> None:
@@ -428,8 +441,8 @@ class Simulation:
     def _take(self, group: str, topic: str, count: int) -> int:
         query = ReceiveQuery(group, topic, ANY_QUEUE, "client", count, INVISIBLE_MS)
         deliveries = self._broker.receive(query)
-        for delivery in deliveries:
-            name = message_id(delivery.message.system)
+        names = [message_id(delivery.message.system) for delivery in deliveries]
+        for name, delivery in zip(names, deliveries, strict=True):
             self._books.delivered(
                 group, name, delivery.attempt, delivery.message.store_timestamp_ms
             )
@@ -437,7 +450,7 @@ class Simulation:
                 lambda name=name: setattr(self._books.sent[name], "is_delivered", True)
             )
             self._hold(group, topic, name, delivery)
-        self._note("receive", group, topic, [held.name for held in self._held[-len(deliveries) :]])
+        self._note("receive", group, topic, names)
         return len(deliveries)
 
     def _hold(self, group: str, topic: str, name: str, delivery: Delivery) -> None:

@@ -14,6 +14,7 @@ operation that changes the disk; it may raise `Crash` to stop the world right th
 """
 
 import errno
+from bisect import insort
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -110,6 +111,8 @@ class FaultyFiles:
         self._synced_names: dict[Path, _Inode] = {}
         self._name_changes: list[Callable[[dict[Path, _Inode]], object]] = []
         self._locked: set[Path] = set()
+        # Directories that were listed: the simulation asks a million times.
+        self._listed: dict[Path, list[str]] = {}
 
     # Faults
 
@@ -128,6 +131,7 @@ class FaultyFiles:
         disk = FaultyFiles()
         disk._names = {path: inode.copy() for path, inode in self._names.items()}
         disk._synced_names = dict(disk._names)
+        disk._listed = {directory: list(names) for directory, names in self._listed.items()}
         return disk
 
     def content(self, path: Path) -> bytearray:
@@ -162,16 +166,18 @@ class FaultyFiles:
             self.changes("create")
             inode = _Inode()
             self._change_names(lambda names: names.__setitem__(path, inode))
+            self._list(path)
         elif path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "it does not exist", str(path))
         return _FaultyFile(self, self._names[path], path)
 
     def names(self, directory: Path) -> list[str]:
         """See `Files`."""
-        # The simulation asks a million times: strings are quicker than paths.
-        start = f"{directory}/"
-        names = [str(path)[len(start) :] for path in self._names if str(path).startswith(start)]
-        return sorted(name for name in names if "/" not in name)
+        if directory not in self._listed:
+            start = f"{directory}/"
+            names = [str(path)[len(start) :] for path in self._names if str(path).startswith(start)]
+            self._listed[directory] = sorted(name for name in names if "/" not in name)
+        return list(self._listed[directory])
 
     def make_directory(self, path: Path) -> None:
         """See `Files`; directories are there by themselves."""
@@ -179,11 +185,15 @@ class FaultyFiles:
     def rename(self, source: Path, target: Path) -> None:
         """See `Files`."""
         self.changes("rename")
+        self._unlist(source)
+        self._unlist(target)
         self._change_names(lambda names: _move(names, source, target))
+        self._list(target)
 
     def remove(self, path: Path) -> None:
         """See `Files`."""
         self.changes("remove")
+        self._unlist(path)
         self._change_names(lambda names: names.pop(path, None))
 
     def sync_directory(self, path: Path) -> None:
@@ -207,6 +217,14 @@ class FaultyFiles:
     def _change_names(self, change: Callable[[dict[Path, _Inode]], object]) -> None:
         change(self._names)
         self._name_changes.append(change)
+
+    def _list(self, path: Path) -> None:
+        if path.parent in self._listed and path in self._names:
+            insort(self._listed[path.parent], path.name)
+
+    def _unlist(self, path: Path) -> None:
+        if path.parent in self._listed and path in self._names:
+            self._listed[path.parent].remove(path.name)
 
     def _count_sync(self) -> None:
         if self.fail_sync_after is not None:
@@ -237,6 +255,8 @@ class FaultyFiles:
 class _FaultyFile:
     """An open file of a `FaultyFiles`."""
 
+    __slots__ = ("_disk", "_inode", "_path")
+
     def __init__(self, disk: FaultyFiles, inode: _Inode, path: Path) -> None:
         self._disk = disk
         self._inode = inode
@@ -244,9 +264,10 @@ class _FaultyFile:
 
     def read(self, position: int, length: int) -> bytes:
         """See `File`."""
-        available = max(0, min(length, len(self._inode.data) - position))
-        self._disk.check_read(self._path, position, available)
-        return bytes(self._inode.data[position : position + available])
+        data = self._inode.data
+        if self._disk.unreadable is not None:
+            self._disk.check_read(self._path, position, min(length, len(data) - position))
+        return bytes(data[position : position + length])
 
     def write(self, position: int, parts: Sequence[bytes]) -> None:
         """See `File`."""
