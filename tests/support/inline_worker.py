@@ -22,6 +22,10 @@ class InlineWorker:
         else:
             job()
 
+    def submit_short(self, job: Job) -> None:
+        """See `Worker`."""
+        self.submit(job)
+
     def every(self, interval_s: float, job: Job) -> None:
         """See `Worker`."""
         assert interval_s > 0

@@ -7,6 +7,8 @@
                           over, one list per sink  3. wake the loop
     loop                  the frame's messages become visible, waiters wake; next frame
 
+A small frame is perhaps written on the loop itself, by the same three steps.
+
 The loop is woken last: awake, it would take the interpreter from the thread that has yet to
 answer. Whoever acts on a reply finds its effect nevertheless: every call first takes up what
 was noted (`catch_up`), and it was noted before the reply left.
@@ -15,6 +17,7 @@ was noted (`catch_up`), and it was noted before the reply left.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from threading import get_ident
 
 from cosmodrome_server.broker.interface import ReplySink
 from cosmodrome_server.core.shard import Ends, Shard
@@ -26,7 +29,7 @@ Replies = dict[ReplySink, list[tuple[object, bytes]]]
 
 
 class _Frame:
-    """What depends on one frame; called by the writer thread when it is durable."""
+    """What depends on one frame; called by whoever wrote it when it is durable."""
 
     __slots__ = ("_began_s", "_commit", "_replies", "ends")
 
@@ -37,7 +40,7 @@ class _Frame:
         self.ends = ends
 
     def on_durable(self) -> None:
-        """On the writer thread."""
+        """On the writer thread or the loop."""
         self._commit.note(self._began_s)
         self._commit.durable.append(self)
         try:
@@ -73,6 +76,7 @@ class GroupCommit:
         self._on_turn = on_turn
         self._on_sealed = on_sealed
         self._loop = asyncio.get_running_loop()
+        self._thread = get_ident()
         self._replies: Replies = {}
         self._in_flight = 0
         self._seconds: deque[float] = deque(maxlen=_SECONDS_KEPT)
@@ -86,7 +90,7 @@ class GroupCommit:
         return self._loop.time()
 
     def note(self, began_s: float) -> None:
-        """On the writer thread: a frame that was given to it then is durable."""
+        """From any thread: a frame that was given to the writer then is durable."""
         self._seconds.append(self._loop.time() - began_s)
 
     def take_seconds(self) -> list[float]:
@@ -148,8 +152,11 @@ class GroupCommit:
             self._shard.put_back_ends(frame.ends)
 
     def wake(self) -> None:
-        """On the writer thread: let the loop take up what is durable."""
-        self._loop.call_soon_threadsafe(self._take_up)
+        """Let the loop take up what is durable."""
+        if get_ident() == self._thread:
+            self._loop.call_soon(self._take_up)
+        else:
+            self._loop.call_soon_threadsafe(self._take_up)
 
     def catch_up(self) -> None:
         """What is durable becomes visible; cheap when there is nothing new."""

@@ -5,6 +5,8 @@
 
 One frame is written at a time and nothing waits for more to come: while a frame is written
 the next one fills. So an idle broker answers after one fsync, and a busy one shares each.
+A frame of one small record is the work of a broker with little to do: it may be written on the
+loop (`worker.submit_short`), which saves waking the thread and being woken by it.
 
 Fail-stop. After an error of a write or a sync nobody knows what is on the disk: the kernel may
 have dropped the pages and will report the next sync as done. So the first error is the last
@@ -35,6 +37,7 @@ _log = logging.getLogger(__name__)
 # Parts above this size on average are written where they are; joining them costs more than
 # it saves. A message is three parts.
 _JOIN_PART_BYTES_MAX = 11 * 1024
+_SMALL_FRAME_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +89,10 @@ class Frame:
 
 
 class FrameWriter:
-    """Writes frames, one at a time. Callbacks run on its worker.
+    """Writes frames, one at a time. Callbacks run where it writes.
 
     Args:
-        worker: Whose thread it writes in.
+        worker: Whose thread it writes in, if not the caller's.
         files: For the name of a new segment.
         directory: Of the shard.
         durability: When a frame is durable.
@@ -143,7 +146,10 @@ class FrameWriter:
         """Write a frame; the writer must be free."""
         assert self._frame is None, "one frame at a time"
         self._frame = frame
-        self._worker.submit(self._write)
+        if frame.records == 1 and frame.length <= _SMALL_FRAME_BYTES:
+            self._worker.submit_short(self._write)
+        else:
+            self._worker.submit(self._write)
 
     def drain(self) -> None:
         """Wait until the frame that was given last is written."""
@@ -175,7 +181,7 @@ class FrameWriter:
         self.synced_lsn = max(self.synced_lsn, lsn)
         self._synced_at_ms = self._clock.monotonic_ms()
 
-    # On the writer's thread
+    # On the writer's thread; `_write` perhaps on the loop's
 
     def _write(self) -> None:
         frame = self._frame
@@ -194,7 +200,7 @@ class FrameWriter:
             frame.on_durable()
         finally:
             if self._after:
-                self._run_due()
+                self._worker.submit(self._run_due)
             self._on_idle()
         if self._durability.interval_ms:
             self._sync_when_due()
@@ -248,12 +254,13 @@ class FrameWriter:
         self._run_due()
 
     def _run_due(self) -> None:
-        waiting, self._after = self._after, []
-        for lsn, action in waiting:
+        # What is not due stays in sight: a frame that the loop makes durable meanwhile
+        # looks whether anything waits.
+        for entry in tuple(self._after):
+            lsn, action = entry
             if lsn <= self.durable_lsn:
+                self._after.remove(entry)
                 action()
-            else:
-                self._after.append((lsn, action))
 
     def _fail(self, error: Exception) -> None:
         self.failure = error

@@ -92,6 +92,34 @@ def test_a_thread_runs_jobs_in_order_and_survives_their_bugs(
     assert "job_failed" in caplog.text
 
 
+def test_a_short_job_runs_where_it_is_given_once_one_was_short(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now_s, takes_s = [0.0], [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now_s[0])
+    worker = ThreadWorker("test")
+    ran_here: list[bool] = []
+
+    def job() -> None:
+        ran_here.append(threading.current_thread() is threading.main_thread())
+        now_s[0] += takes_s[0]
+
+    def give(seconds: float) -> None:
+        takes_s[0] = seconds
+        worker.submit_short(job)
+        done = threading.Event()
+        worker.submit(done.set)
+        assert done.wait(10)
+
+    for seconds in (0.0001, 0.0001, 0.1, 0.1, 0.0001, 0.0001):
+        give(seconds)
+    assert ran_here == [False, True, True, False, False, True]
+
+    worker.submit_short(lambda: ran_here.append(1 // 0 > 0))
+    worker.close()
+    assert "job_failed" in caplog.text
+
+
 def test_an_idle_thread_runs_its_idle_job() -> None:
     worker = ThreadWorker("test")
     ticks, ticked = [], threading.Event()
