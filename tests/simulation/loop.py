@@ -43,6 +43,9 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         """Whether nobody but the task that asks has anything to do."""
         return not self._ready  # type: ignore[attr-defined]  # nothing public says so
 
+    def _write_to_self(self) -> None:
+        """Nobody sleeps who must be woken: each call would be a system call."""
+
     def time(self) -> float:
         return 0.0
 

@@ -15,7 +15,7 @@ later release may add a field.
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Any
 
@@ -143,9 +143,7 @@ class Catalogue:
             topic_id = known.topic_id
             _check_change(known.topic, topic)
             topic = replace(topic, created_ms=known.topic.created_ms)
-        return CatalogueRecord(
-            RecordKind.TOPIC, _AT_ID.pack(lease_ms, topic_id) + _to_json(asdict(topic))
-        )
+        return CatalogueRecord(RecordKind.TOPIC, _AT_ID.pack(lease_ms, topic_id) + _to_json(topic))
 
     def plan_group(self, group: Group, lease_ms: int) -> CatalogueRecord:
         """Create or change a group.
@@ -163,9 +161,7 @@ class Catalogue:
         else:
             group_id = known.group_id
             group = replace(group, created_ms=known.group.created_ms)
-        return CatalogueRecord(
-            RecordKind.GROUP, _AT_ID.pack(lease_ms, group_id) + _to_json(asdict(group))
-        )
+        return CatalogueRecord(RecordKind.GROUP, _AT_ID.pack(lease_ms, group_id) + _to_json(group))
 
     def plan_topic_deletion(self, name: str, lease_ms: int) -> CatalogueRecord:
         """Delete a topic; raises TopicNotFound."""
@@ -245,9 +241,9 @@ class Catalogue:
         """All of the catalogue."""
         yield _NEXT_IDS_KEY, self._value(_NEXT_IDS_KEY) or b""
         for topic_id, topic in self.topics_by_id.items():
-            yield _ROW_ID.pack(b"T", topic_id), _to_json(asdict(topic.topic))
+            yield _ROW_ID.pack(b"T", topic_id), _to_json(topic.topic)
         for group_id, group in self.groups_by_id.items():
-            yield _ROW_ID.pack(b"G", group_id), _to_json(asdict(group.group))
+            yield _ROW_ID.pack(b"G", group_id), _to_json(group.group)
         for key, value in self.kept.items():
             yield b"K" + key.encode(), value
 
@@ -265,9 +261,9 @@ class Catalogue:
         number = int(_ROW_ID.unpack(key)[1])
         if key[:1] == b"T":
             topic = self.topics_by_id.get(number)
-            return None if topic is None else _to_json(asdict(topic.topic))
+            return None if topic is None else _to_json(topic.topic)
         group = self.groups_by_id.get(number)
-        return None if group is None else _to_json(asdict(group.group))
+        return None if group is None else _to_json(group.group)
 
     def restore(self, key: bytes, value: bytes) -> None:
         """Take back one row."""
@@ -295,8 +291,16 @@ def _check_change(known: Topic, wanted: Topic) -> None:
         )
 
 
-def _to_json(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode()
+def _fields_of(value: Topic | Group | Backoff) -> dict[str, Any]:
+    # Five times as quick as asdict, which copies what is in it; every snapshot has all topics.
+    return {name: getattr(value, name) for name in value.__slots__}
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), sort_keys=True, default=_fields_of).encode
+
+
+def _to_json(value: Topic | Group) -> bytes:
+    return _encode(value).encode()
 
 
 def _topic_from(fields: dict[str, Any]) -> Topic:
