@@ -5,18 +5,26 @@
     measured   lateness (received - due) of each delayed message, and how long the event loop
                kept a sleeper waiting (every 5 ms), both for the first `seconds` of the hour
 
-The broker, its clients and the sleeper share one loop, so the lag counts the clients' work,
-too. `fsync_ms` delays every sync of the log by so much, as a slow disk does.
+Three lags, because a machine that is shared has one of its own:
+
+    lag        of the loop that the broker, its clients and the sleeper share
+    work       the part of each that the loop's own thread spent on a processor
+    idle       of a loop with nothing but a sleeper, in another process at the same time
+
+`fsync_ms` delays every sync of the log and the buckets by so much, as a slow disk does.
 """
 
 import asyncio
 import gc
+import multiprocessing
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from benchmarks.scale.world import messages, opened, wanted
+from cosmodrome_server.app import tune_interpreter
 from cosmodrome_server.broker.local_broker import LocalBroker
 from cosmodrome_server.model.group import ConsumeFrom, Group
 from cosmodrome_server.model.message import MessageType
@@ -28,6 +36,7 @@ _BODY = b"x" * 200
 _BATCH = 500
 _FLOW_PER_S, _FLOW_EVERY_S = 2_000, 0.01
 _POLL_EVERY_S = 0.02
+_SLEEP_S = 0.005
 
 
 class SlowFile:
@@ -66,13 +75,42 @@ class SlowFiles(OsFiles):
         return SlowFile(file, self._delay_s)
 
 
+class Lags:
+    """How long a sleeper on this loop waits for more than it asked for.
+
+    Attributes:
+        lag_ms: Each time.
+        work_ms: What the loop's thread worked meanwhile, up to that.
+    """
+
+    def __init__(self) -> None:
+        self.lag_ms: list[float] = []
+        self.work_ms: list[float] = []
+
+    async def watch(self, until: float) -> None:
+        """Sleep again and again until a time of the monotonic clock."""
+        while (now := time.monotonic()) < until:
+            worked = time.thread_time()
+            await asyncio.sleep(_SLEEP_S)
+            lag_ms = (time.monotonic() - now - _SLEEP_S) * 1e3
+            self.lag_ms.append(lag_ms)
+            self.work_ms.append(min(lag_ms, (time.thread_time() - worked) * 1e3))
+
+
+def idle_lag_ms(seconds: int) -> dict[str, float]:
+    """The lag of a loop with nothing to do."""
+    lags = Lags()
+    asyncio.run(lags.watch(time.monotonic() + seconds))
+    return spread(lags.lag_ms)
+
+
 class Hour:
     """One run; `figures` says what it found."""
 
     def __init__(self, broker: LocalBroker) -> None:
         self._broker = broker
         self._late_ms: list[float] = []
-        self._lag_ms: list[float] = []
+        self._lags = Lags()
         self._flowed = 0
         self._due_ms: dict[str, int] = {}
 
@@ -95,7 +133,7 @@ class Hour:
         """Let the hour begin, and measure so many seconds of it."""
         await asyncio.sleep(max(0, first_ms / 1e3 - time.time()))
         until = time.monotonic() + seconds
-        await asyncio.gather(self._flow(until), self._consume(until), self._watch(until))
+        await asyncio.gather(self._flow(until), self._consume(until), self._lags.watch(until))
 
     async def _flow(self, until: float) -> None:
         next_at = time.monotonic()
@@ -123,11 +161,6 @@ class Hour:
                 break
         return names
 
-    async def _watch(self, until: float) -> None:
-        while (now := time.monotonic()) < until:
-            await asyncio.sleep(0.005)
-            self._lag_ms.append((time.monotonic() - now) * 1e3 - 5)
-
     def figures(self, first_ms: int) -> dict[str, object]:
         """What was measured."""
         passed_ms = time.time() * 1e3 - first_ms
@@ -137,16 +170,23 @@ class Hour:
             "overdue": len(missing),
             "flowed": self._flowed,
             "early": sum(late < 0 for late in self._late_ms),
-            "late_ms": _spread(self._late_ms),
-            "lag_ms": _spread(self._lag_ms),
+            "late_ms": spread(self._late_ms),
+            "lag_ms": spread(self._lags.lag_ms),
+            "work_ms": spread(self._lags.work_ms),
         }
 
 
-def _spread(values: list[float]) -> dict[str, float]:
+def spread(values: list[float]) -> dict[str, float]:
     ordered = sorted(values)
     shares = {"p50": 0.5, "p99": 0.99, "p999": 0.999}
     found = {name: round(ordered[int(share * len(ordered))], 1) for name, share in shares.items()}
     return found | {"max": round(ordered[-1], 1)}
+
+
+def _in_another_process(
+    pool: ProcessPoolExecutor, seconds: int
+) -> "asyncio.Future[dict[str, float]]":
+    return asyncio.get_running_loop().run_in_executor(pool, idle_lag_ms, seconds)
 
 
 async def _measured(data: Path, scheduled: int, seconds: int, fsync_ms: int) -> dict[str, object]:
@@ -160,8 +200,11 @@ async def _measured(data: Path, scheduled: int, seconds: int, fsync_ms: int) -> 
     # As `cosmodrome serve` does after its start.
     gc.collect()
     gc.freeze()
-    await hour.pass_time(first_ms, seconds)
-    found = hour.figures(first_ms)
+    tune_interpreter()
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        idle = _in_another_process(pool, seconds)
+        await hour.pass_time(first_ms, seconds)
+        found = hour.figures(first_ms) | {"idle_lag_ms": await idle}
     await broker.close()
     return found
 

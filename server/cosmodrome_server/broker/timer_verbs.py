@@ -9,13 +9,15 @@ messages that fire come from memory or the log, or were fetched from their bucke
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
 from cosmodrome_server.broker.bucket_worker import BucketWorker
 from cosmodrome_server.broker.transaction_verbs import TransactionVerbs
 from cosmodrome_server.core.machine import NEVER_MS
-from cosmodrome_server.core.timer import HOUR_MS, LOAD_AHEAD_MS, Fire, TimerEntry, hour_of
+from cosmodrome_server.core.timer import HOUR_MS, LOAD_AHEAD_MS, Fire, hour_of
+from cosmodrome_server.core.timer_slot import TimerEntry
 from cosmodrome_server.errors import (
     BadRequest,
     CorruptFrame,
@@ -32,17 +34,38 @@ from cosmodrome_server.model.recall_handle import RecallHandle
 
 # What one turn of the loop fires, and takes into memory of a loaded hour.
 _FIRED_PER_TURN = 128
-_LOADED_PER_TURN = 4_096
+_LOADED_PER_TURN = 1_024
 # Copying waits until so much time has passed or so many messages wait: most messages with
 # a short delay fire from the log and are never copied.
 _COPY_EVERY_MS = 60_000
 _COPY_AT = 8_192
-_COPIED_PER_JOB = 2_048
+# … as many together as a slow disk needs, which syncs each bucket once for all of them; they
+# are read from the log some in each turn.
+_COPIED_PER_JOB = 16_384
+_COPIED_BYTES_PER_JOB = 8 << 20
+_READ_PER_TURN = 128
 # With no space for what is due, it waits this long before the next try.
 _RETRY_MS = 1_000
 # Messages one listing looks at.
 _LISTED_MAX = 4_096
 _ALL = 1 << 62
+
+
+@dataclass(slots=True)
+class _Copies:
+    """Delayed messages on their way from the log to their buckets.
+
+    Attributes:
+        messages: Due time, position and message of each that still waits.
+        count: How many were looked at.
+        position: Of the last of them.
+        size_bytes: Of the messages.
+    """
+
+    messages: list[tuple[int, int, MessageRecord]] = field(default_factory=list)
+    count: int = 0
+    position: int = 0
+    size_bytes: int = 0
 
 
 class TimerVerbs(TransactionVerbs):
@@ -58,13 +81,14 @@ class TimerVerbs(TransactionVerbs):
         self._copy_ms = self._clock.monotonic_ms() + _COPY_EVERY_MS
         self._fire_resume_ms = self._load_resume_ms = 0
         self._swept_hour = 0
+        self._copies = _Copies()
         # (frame, first position) of delayed messages that were not durable when last asked.
         self._delayed_frames: deque[tuple[int, int]] = deque()
 
     @property
     def is_copying(self) -> bool:
         """Whether delayed messages are on their way between log, memory and buckets."""
-        return self._worker.is_busy or self._loading is not None
+        return self._worker.is_busy or self._loading is not None or self._copies.count > 0
 
     def oldest_needed_position(self) -> int:
         """The first message that retention must leave in the log, whatever its age."""
@@ -101,7 +125,7 @@ class TimerVerbs(TransactionVerbs):
                 yield from timers.in_order(hour)
                 continue
             entries = {entry.position: entry for entry in _entries(self._buckets.load(hour))}
-            for due_ms, position in timers.uncopied(_ALL):
+            for due_ms, position in timers.uncopied:
                 if hour_of(due_ms) == hour:
                     entries[position] = TimerEntry(due_ms, position, 0)
             for entry in sorted(entries.values()):
@@ -143,7 +167,7 @@ class TimerVerbs(TransactionVerbs):
         super()._do_later()
         timers = self._shard.timers
         now_ms = self._now()
-        if timers.hours or timers.uncopied(1):
+        if timers.hours or timers.uncopied:
             self._load(now_ms)
             self._fire(now_ms)
             self._copy()
@@ -222,12 +246,7 @@ class TimerVerbs(TransactionVerbs):
     def _load(self, now_ms: int) -> None:
         timers = self._shard.timers
         if self._loading is not None:
-            entries = list(islice(self._loading, _LOADED_PER_TURN))
-            timers.add_loaded(entries, self._load_copied)
-            if len(entries) < _LOADED_PER_TURN:
-                self._loading = None
-                timers.end_load(self._load_hour)
-            self._commit.touch()
+            self._load_some(self._loading)
             return
         hour = timers.hour_to_load(now_ms)
         if hour is None or self._worker.is_busy or now_ms < self._load_resume_ms:
@@ -239,7 +258,18 @@ class TimerVerbs(TransactionVerbs):
             self._load_resume_ms = now_ms + _RETRY_MS
             self._worker.run(partial(self._buckets.load, hour), self._take_loaded)
         else:
-            timers.end_load(hour)
+            self._loading = iter(())
+            self._load_some(self._loading)
+
+    def _load_some(self, loading: Iterator[TimerEntry]) -> None:
+        timers, hour = self._shard.timers, self._load_hour
+        if timers.add_uncopied(hour, _LOADED_PER_TURN):
+            entries = list(islice(loading, _LOADED_PER_TURN))
+            timers.add_loaded(entries, self._load_copied)
+            if len(entries) < _LOADED_PER_TURN:
+                self._loading = None
+                timers.end_load(hour)
+        self._commit.touch()
 
     def _take_loaded(self, loaded: Loaded) -> None:
         self._load_resume_ms = 0
@@ -247,34 +277,49 @@ class TimerVerbs(TransactionVerbs):
         self._commit.touch()
 
     def _copy(self) -> None:
-        timers = self._shard.timers
-        if self._worker.is_busy or not (self._buckets.is_kept and self._worker.is_writable):
+        waiting = len(self._shard.timers.uncopied)
+        if not waiting or self._worker.is_busy:
             return
-        waiting = timers.uncopied(_COPY_AT)
-        is_due = self._clock.monotonic_ms() >= self._copy_ms
-        if not waiting or not (is_due or len(waiting) >= _COPY_AT):
+        if not (self._buckets.is_kept and self._worker.is_writable):
             return
-        before = self._durable_before()
-        batch = [entry for entry in waiting[:_COPIED_PER_JOB] if entry[1] < before]
-        if not batch:
+        is_due = waiting >= _COPY_AT or self._clock.monotonic_ms() >= self._copy_ms
+        if not (is_due or self._copies.count):
             return
         try:
-            delayed = [
-                (due_ms, position, record)
-                for due_ms, position in batch
-                if timers.is_pending(due_ms, position)
-                and (record := self._delayed_at(position)) is not None
-            ]
+            are_all = self._read_some(self._copies)
         except ReadFailed:
+            self._copies = _Copies()
             self._copy_ms = self._clock.monotonic_ms() + _RETRY_MS
             return
-        job = partial(_append, self._buckets, delayed)
-        self._worker.run(job, partial(self._copied, batch[-1][1]), is_write=True)
+        if not are_all:
+            self._commit.touch()
+        elif self._copies.count:
+            copies, self._copies = self._copies, _Copies()
+            job = partial(_append, self._buckets, copies.messages)
+            self._worker.run(job, partial(self._copied, copies.position), is_write=True)
+
+    def _read_some(self, copies: _Copies) -> bool:
+        """Read what one turn has time for; whether that is all there is, or enough for a job."""
+        timers, before = self._shard.timers, self._durable_before()
+        some = timers.uncopied.first(_READ_PER_TURN, copies.count)
+        durable = [entry for entry in some if entry[1] < before]
+        for due_ms, position in durable:
+            record = self._delayed_at(position) if timers.is_pending(due_ms, position) else None
+            if record is not None:
+                copies.messages.append((due_ms, position, record))
+                copies.size_bytes += len(record.body) + len(record.system) + len(record.user)
+            copies.position = position
+        copies.count += len(durable)
+        return (
+            len(durable) < _READ_PER_TURN
+            or copies.count >= _COPIED_PER_JOB
+            or copies.size_bytes >= _COPIED_BYTES_PER_JOB
+        )
 
     def _copied(self, position: int, result: None) -> None:
         del result
         self._shard.timers.copied(position)
-        if not self._shard.timers.uncopied(1):
+        if not self._shard.timers.uncopied:
             self._copy_ms = self._clock.monotonic_ms() + _COPY_EVERY_MS
         self._commit.touch()
 
@@ -308,7 +353,7 @@ class TimerVerbs(TransactionVerbs):
             load_ms = max(unloaded[0] * HOUR_MS - LOAD_AHEAD_MS, self._load_resume_ms)
             load_ms = self._until(load_ms)
             first = min(first, self._look_again(load_ms))
-        if self._buckets.is_kept and self._worker.is_writable and timers.uncopied(1):
+        if self._buckets.is_kept and self._worker.is_writable and timers.uncopied:
             first = min(first, self._copy_ms)
         # Never sooner than a millisecond: what cannot be done yet must not keep the loop busy.
         return max(first, self._clock.monotonic_ms() + 1)

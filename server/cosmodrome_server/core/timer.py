@@ -33,12 +33,13 @@ from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
-from operator import itemgetter
+from itertools import takewhile
 from struct import Struct
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from cosmodrome_server.core.machine import NEVER_MS, DirtyRow, Row
+from cosmodrome_server.core.timer_slot import Slot, TimerEntry
+from cosmodrome_server.core.uncopied import Uncopied
 from cosmodrome_server.errors import MessageNotFound
 from cosmodrome_server.model.log import RecordKind
 
@@ -48,7 +49,6 @@ SLOTS_PER_HOUR = HOUR_MS // SLOT_MS
 # How long before it begins an hour is loaded.
 LOAD_AHEAD_MS = HOUR_MS
 
-_TAKEN_STEP = 256
 _NEVER = NEVER_MS
 _POSITION_MAX = (1 << 63) - 1
 
@@ -56,25 +56,10 @@ PREFIX = b"D"
 UNCOPIED_KEY = b"DU"
 _FRONTIER_KEY = b"DF"
 _HOUR_KEY = b"DH"
-_ENTRY = Struct("<QQQ")
 _PAIR = Struct("<QQ")
 _FIRE = Struct("<QQQI")
 _RECALL = Struct("<QQQ")
 _PENDING = Struct("<i")
-
-
-class TimerEntry(NamedTuple):
-    """A delayed message that waits.
-
-    Attributes:
-        due_ms: Its delivery time.
-        position: Where the log has, or had, it; its name here.
-        start: Where its bucket has it; 0 if it was not loaded from one.
-    """
-
-    due_ms: int
-    position: int
-    start: int
 
 
 @dataclass(slots=True)
@@ -142,6 +127,19 @@ class Recall:
 
 
 @dataclass(slots=True)
+class _Load:
+    """An hour on its way into memory.
+
+    Attributes:
+        copied_position: Up to which position it comes from its bucket.
+        uncopied: What comes from the log.
+    """
+
+    copied_position: int
+    uncopied: Uncopied
+
+
+@dataclass(slots=True)
 class _Hour:
     """What is known of an hour that is not over.
 
@@ -159,44 +157,6 @@ class _Hour:
     def has_recalled(self, position: int) -> bool:
         at = bisect_left(self.recalled, position)
         return at < len(self.recalled) and self.recalled[at] == position
-
-
-class _Slot:
-    """The messages of one slot, 24 bytes each, in the order of positions when they are due."""
-
-    __slots__ = ("entries", "is_sorted", "last", "taken")
-
-    def __init__(self) -> None:
-        self.entries = bytearray()
-        self.last = -1
-        self.is_sorted = True
-        self.taken = 0
-
-    def __len__(self) -> int:
-        return len(self.entries) // _ENTRY.size - self.taken
-
-    def add(self, entry: TimerEntry) -> None:
-        self.entries += _ENTRY.pack(*entry)
-        self.is_sorted = self.is_sorted and entry.position > self.last
-        self.last = entry.position
-
-    def ahead(self, count: int) -> list[TimerEntry]:
-        """The next that were not taken, in the order of positions."""
-        if not self.is_sorted:
-            order = sorted(_ENTRY.iter_unpack(self.entries), key=itemgetter(1))
-            self.entries = bytearray().join(_ENTRY.pack(*entry) for entry in order)
-            self.is_sorted = True
-        start = self.taken * _ENTRY.size
-        some = bytes(memoryview(self.entries)[start : start + count * _ENTRY.size])
-        return [TimerEntry._make(entry) for entry in _ENTRY.iter_unpack(some)]
-
-    def take_up_to(self, position: int) -> None:
-        """Take what has fired."""
-        while some := self.ahead(_TAKEN_STEP):
-            fired = sum(entry.position <= position for entry in some)
-            self.taken += fired
-            if fired < len(some):
-                return
 
 
 def slot_of(due_ms: int) -> int:
@@ -217,14 +177,15 @@ class Timers:
     def __init__(self) -> None:
         self._frontier = (0, 0)
         self._hours: dict[int, _Hour] = {}
-        self._slots: dict[int, _Slot] = {}
+        # Asked several times a turn, and there may be a thousand: never sorted, never searched.
+        self._hour_order: list[int] = []
+        self._slots: dict[int, Slot] = {}
         self._slot_order: list[int] = []
         self._loaded: set[int] = set()
         self._copied_position = 0
-        self._uncopied: dict[int, int] = {}
+        self.uncopied = Uncopied()
         self._dirty_hours: dict[int, None] = {}
-        self._loading = -1
-        self._loading_copied = 0
+        self._loads: dict[int, _Load] = {}
 
     def __len__(self) -> int:
         # Below 0 after a damaged frame: its messages were never counted, but fired.
@@ -239,7 +200,11 @@ class Timers:
     @property
     def hours(self) -> list[int]:
         """The hours in which something is or was due and that are not over, in order."""
-        return sorted(self._hours)
+        return list(self._hour_order)
+
+    @property
+    def _first_hour(self) -> int:
+        return self._hour_order[0] if self._hour_order else _NEVER
 
     @property
     def in_memory(self) -> int:
@@ -266,7 +231,7 @@ class Timers:
         Returns:
             None if nothing is due, or what is due must be loaded first.
         """
-        first = min(self._hours, default=_NEVER)
+        first = self._first_hour
         if self._slot_order and self._slot_order[0] < (first + 1) * SLOTS_PER_HOUR:
             return self._plan_slot(now_ms, count_max, before)
         if first in self._loaded and now_ms >= (first + 1) * HOUR_MS:
@@ -300,7 +265,7 @@ class Timers:
 
     def next_deadline_ms(self) -> int:
         """When `plan_fire` or `hour_to_load` may next have something, on the log's clock."""
-        first = min(self._hours, default=_NEVER)
+        first = self._first_hour
         if first == _NEVER:
             return NEVER_MS
         if first not in self._loaded:
@@ -313,7 +278,7 @@ class Timers:
 
     def hour_to_load(self, now_ms: int) -> int | None:
         """The hour that must be loaded next, None for none now."""
-        for hour in self.hours:
+        for hour in self._hour_order:
             if hour * HOUR_MS > now_ms + LOAD_AHEAD_MS:
                 return None
             if hour not in self._loaded:
@@ -321,19 +286,32 @@ class Timers:
         return None
 
     def begin_load(self, hour: int) -> int:
-        """Take the uncopied messages of an hour into memory, and all that arrive from now on.
+        """Take all messages of an hour that arrive from now on into memory.
 
         Returns:
-            Up to which position messages must be added from the bucket, by `add_loaded`.
+            Up to which position messages must be added from the bucket, by `add_loaded`; the
+            others by `add_uncopied`.
         """
-        if self._loading == hour:
-            # The bucket could not be read: what was not in it then was added then.
-            return self._loading_copied
-        self._loading, self._loading_copied = hour, self._copied_position
-        for position, due_ms in self._uncopied.items():
+        load = self._loads.get(hour)
+        if load is None:
+            load = self._loads[hour] = _Load(self._copied_position, self.uncopied.copy())
+        # Else the bucket could not be read, and what was not in it then is taken from the log.
+        return load.copied_position
+
+    def add_uncopied(self, hour: int, count: int) -> bool:
+        """Look at so many more of the messages no bucket had when the load began.
+
+        Returns:
+            Whether that was the last of them.
+        """
+        load = self._loads[hour]
+        some = load.uncopied.first(count)
+        for due_ms, position in some:
             if hour_of(due_ms) == hour:
                 self._add(TimerEntry(due_ms, position, 0))
-        return self._copied_position
+        if some:
+            load.uncopied.drop_up_to(some[-1][1])
+        return not load.uncopied
 
     def add_loaded(self, entries: Iterable[TimerEntry], copied_position: int) -> None:
         """Add messages of the hour's bucket, in slices of any size.
@@ -347,8 +325,9 @@ class Timers:
                 self._add(entry)
 
     def end_load(self, hour: int) -> None:
-        """All of the hour is in memory: it may fire."""
-        self._loading = -1
+        """All of the hour's bucket was added: it may fire."""
+        self.add_uncopied(hour, len(self._loads[hour].uncopied))
+        del self._loads[hour]
         self._loaded.add(hour)
 
     def _add(self, entry: TimerEntry) -> None:
@@ -360,24 +339,21 @@ class Timers:
         slot = slot_of(entry.due_ms)
         held = self._slots.get(slot)
         if held is None:
-            held = self._slots[slot] = _Slot()
+            held = self._slots[slot] = Slot()
             heapq.heappush(self._slot_order, slot)
         held.add(entry)
-
-    def uncopied(self, count_max: int) -> list[tuple[int, int]]:
-        """(due, position) of the oldest messages that are in no bucket."""
-        return [(due, at) for at, due in islice(self._uncopied.items(), count_max)]
 
     def copied(self, position: int) -> None:
         """All messages up to a position are in their buckets, durably, or need not be."""
         self._copied_position = max(self._copied_position, position)
-        for at in list(takewhile(lambda at: at <= position, self._uncopied)):
-            del self._uncopied[at]
+        self.uncopied.drop_up_to(position)
 
     def oldest_position(self) -> int | None:
         """The first message that is read from the log: retention must leave it. None for none."""
-        live = min((known.oldest_live for known in self._hours.values()), default=_POSITION_MAX)
-        first = min(live, next(iter(self._uncopied), _POSITION_MAX))
+        queues = [self.uncopied, *(load.uncopied for load in self._loads.values())]
+        oldest = [queue.oldest for queue in queues]
+        live = (known.oldest_live for known in self._hours.values())
+        first = min([_POSITION_MAX, *live, *(at for at in oldest if at is not None)])
         return None if first == _POSITION_MAX else first
 
     def in_order(self, hour: int) -> Iterator[TimerEntry]:
@@ -396,11 +372,18 @@ class Timers:
     def apply_delayed(self, due_ms: int, position: int) -> None:
         """A delayed message was stored."""
         hour = hour_of(due_ms)
-        self._hours.setdefault(hour, _Hour()).pending += 1
-        self._uncopied[position] = due_ms
+        self._hour(hour).pending += 1
+        self.uncopied.add(due_ms, position)
         self._dirty_hours[hour] = None
-        if hour in self._loaded or hour == self._loading:
+        if hour in self._loaded or hour in self._loads:
             self._add(TimerEntry(due_ms, position, 0))
+
+    def _hour(self, hour: int) -> _Hour:
+        known = self._hours.get(hour)
+        if known is None:
+            known = self._hours[hour] = _Hour()
+            insort(self._hour_order, hour)
+        return known
 
     def apply_fire(self, record: Fire) -> None:
         """Messages are in their queues."""
@@ -411,8 +394,8 @@ class Timers:
             known.pending -= record.count
             self._dirty_hours[hour] = None
         over = hour + (record.position == _POSITION_MAX)
-        for passed in [known for known in self._hours if known < over]:
-            self._end_hour(passed)
+        while self._first_hour < over:
+            self._end_hour(self._hour_order.pop(0))
         self._drop_slots(record)
 
     def _drop_slots(self, record: Fire) -> None:
@@ -458,8 +441,7 @@ class Timers:
         yield UNCOPIED_KEY, self._uncopied_value()
 
     def _uncopied_value(self) -> bytes:
-        pairs = b"".join(_PAIR.pack(due, at) for at, due in self._uncopied.items())
-        return self._copied_position.to_bytes(8, "little") + pairs
+        return self._copied_position.to_bytes(8, "little") + self.uncopied.row()
 
     def restore(self, key: bytes, value: bytes) -> None:
         """Take back one row."""
@@ -467,9 +449,9 @@ class Timers:
             self._frontier = _PAIR.unpack(value)
         elif key == UNCOPIED_KEY:
             self._copied_position = int.from_bytes(value[:8], "little")
-            self._uncopied = {at: due for due, at in _PAIR.iter_unpack(value[8:])}
+            self.uncopied = Uncopied(value[8:])
         else:
-            known = self._hours[int.from_bytes(key[2:], "big")] = _Hour()
+            known = self._hour(int.from_bytes(key[2:], "big"))
             known.pending = _PENDING.unpack_from(value)[0]
             known.recalled.frombytes(value[_PENDING.size :])
 

@@ -13,6 +13,7 @@ from cosmodrome_server.model.topic import Topic, TopicType
 from cosmodrome_server.store.files import OsFiles
 from cosmodrome_server.store.timer_bucket import TimerBuckets
 from tests.support.broker_world import START_MS, Run, World, bodies, new_message
+from tests.support.faulty_files import FaultyFiles
 
 HOUR_MS = 3_600_000
 
@@ -174,16 +175,34 @@ def test_there_is_a_bound_and_a_switch() -> None:
     asyncio.run(main())
 
 
+async def until_idle(world: World) -> None:
+    for _ in range(1_000):
+        await world.settle()
+        if not world.broker.is_copying:
+            return
+        await asyncio.sleep(0.001)
+
+
+def test_more_messages_than_a_turn_reads_are_copied_together(run: Run, tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        disk = FaultyFiles()
+        buckets = world.buckets = TimerBuckets(disk, tmp_path)
+        world.broker.abandon()
+        world.start(world.log.crashed())
+        await begin(world, *range(5 * HOUR_MS, 5 * HOUR_MS + 700))
+        await world.later(60_000)
+        await until_idle(world)
+        (hour,) = buckets.hours()
+        assert len(buckets.load(hour).positions) == 700
+        # One of the file, one of its directory.
+        assert disk.syncs == 2
+
+    run(scenario)
+
+
 def test_messages_copied_to_their_bucket_come_although_retention_took_the_log(
     run: Run, tmp_path: Path
 ) -> None:
-    async def until_idle(world: World) -> None:
-        for _ in range(1_000):
-            await world.settle()
-            if not world.broker.is_copying:
-                return
-            await asyncio.sleep(0.001)
-
     async def scenario(world: World) -> None:
         buckets = TimerBuckets(OsFiles(), tmp_path)
         world.buckets = buckets

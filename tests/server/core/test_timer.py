@@ -14,9 +14,9 @@ from cosmodrome_server.core.timer import (
     UNCOPIED_KEY,
     Fire,
     Recall,
-    TimerEntry,
     Timers,
 )
+from cosmodrome_server.core.timer_slot import TimerEntry
 from cosmodrome_server.errors import MessageNotFound
 
 START_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS
@@ -47,7 +47,7 @@ class Shell:
         self.timers.apply_recall(Recall.decode(record.encode()))
 
     def copy(self, count: int = 1 << 30) -> None:
-        batch = self.timers.uncopied(count)
+        batch = self.timers.uncopied.first(count)
         for due, position in batch:
             self.buckets.setdefault(due // HOUR_MS, []).append((due, position))
         if batch:
@@ -59,6 +59,8 @@ class Shell:
             held = sorted(self.buckets.get(hour, []))
             entries = [TimerEntry(due, position, 1) for due, position in held]
             half = len(entries) // 2
+            while not self.timers.add_uncopied(hour, 2):
+                continue
             self.timers.add_loaded(entries[:half], mark)
             self.timers.add_loaded(entries[half:], mark)
             self.timers.end_load(hour)
@@ -248,7 +250,7 @@ def test_only_the_log_has_what_was_not_copied_and_retention_must_leave_it() -> N
     second = shell.send(DAY_MS)[1]
     shell.copy(1)
     assert shell.timers.oldest_position() == second
-    assert shell.timers.uncopied(10) == [(START_MS + DAY_MS, second)]
+    assert list(shell.timers.uncopied) == [(START_MS + DAY_MS, second)]
     shell.copy()
     assert shell.timers.oldest_position() is None
 
@@ -394,7 +396,7 @@ def test_what_came_after_its_hour_was_loaded_is_left_in_the_log_though_it_was_co
 
     timers.copied(20)
 
-    assert timers.uncopied(9) == []
+    assert list(timers.uncopied) == []
     assert timers.oldest_position() == 10
     last = (hour + 1) * SLOTS_PER_HOUR - 1
     timers.apply_fire(Fire(0, last, (1 << 63) - 1, 2))
@@ -416,4 +418,36 @@ def test_a_load_that_is_begun_again_adds_nothing_twice() -> None:
     timers.end_load(hour)
 
     assert again == first
+    assert [entry.position for entry in timers.in_order(hour)] == [10, 20]
+
+
+def test_a_load_given_up_for_an_earlier_hour_adds_nothing_twice_either() -> None:
+    timers = Timers()
+    hour = 500_000
+    first = timers.begin_load(hour + 1)
+    timers.apply_delayed((hour + 1) * HOUR_MS + 50, 10)
+    # The bucket of the later hour cannot be read, and a message comes for the earlier one.
+    timers.apply_delayed(hour * HOUR_MS + 50, 20)
+    timers.begin_load(hour)
+    timers.end_load(hour)
+
+    assert timers.begin_load(hour + 1) == first
+    timers.end_load(hour + 1)
+
+    assert [entry.position for entry in timers.in_order(hour + 1)] == [10]
+
+
+def test_what_a_load_has_yet_to_take_from_the_log_is_left_there_though_it_was_copied() -> None:
+    timers = Timers()
+    hour = 500_000
+    for position in (10, 20):
+        timers.apply_delayed(hour * HOUR_MS + 50, position)
+    timers.begin_load(hour)
+
+    timers.copied(20)
+
+    assert timers.oldest_position() == 10
+    assert not timers.add_uncopied(hour, 1)
+    assert timers.oldest_position() == 10
+    timers.end_load(hour)
     assert [entry.position for entry in timers.in_order(hour)] == [10, 20]
