@@ -5,6 +5,9 @@
     deadlines  heap of (deadline, lease id, progress): one entry per lease, however many
                messages it holds; an entry whose lease was settled or renewed since is
                passed over when it surfaces
+    packed     the same of blocks of leases: (first deadline, last id, progress, block).
+               Leases are packed when the heaps are swept; those due soon are unpacked
+               and get an entry each, so that all end in one order, packed or not
     renewals   the same, of leases whose client is asked for, a while before the deadline
 
 Time is a record like any other: each one carries the lease clock, and `advance` ends the
@@ -17,8 +20,9 @@ from collections.abc import Iterator
 
 from cosmodrome_server.core import progress_row
 from cosmodrome_server.core.catalogue import Catalogue
+from cosmodrome_server.core.lease import Lease, LeaseBlock
 from cosmodrome_server.core.machine import NEVER_MS, DirtyRow, Row
-from cosmodrome_server.core.progress import Lease, Place, Progress
+from cosmodrome_server.core.progress import Place, Progress
 from cosmodrome_server.core.records import (
     Ack,
     AckMany,
@@ -35,7 +39,9 @@ Pair = tuple[int, int]
 # A lease is renewed this long before it ends, or at half its time if that is shorter.
 RENEW_AHEAD_MS = 10_000
 # Entries of heaps that are swept no earlier.
-_SWEEP_MIN = 4_096
+_SWEEP_MIN = 1_024
+# Leases of a block that are due within this of its first are unpacked with it.
+_UNPACK_AHEAD_MS = 1_000
 
 
 class Consumption:
@@ -74,6 +80,7 @@ class Consumptions:
         self.became_ready: dict[Place, None] = {}
         self.exhausted: dict[tuple[Place, int], None] = {}
         self._deadlines: list[tuple[int, int, Progress]] = []
+        self._packed: list[tuple[int, int, Progress, LeaseBlock]] = []
         self._renewals: list[tuple[int, int, Progress]] = []
         self._sweep_at = _SWEEP_MIN
         self._leases_of_client: dict[str, dict[int, Progress]] = {}
@@ -189,8 +196,10 @@ class Consumptions:
         lease = progress.leases.get(record.lease_id)
         if lease is None:
             return
+        progress.leases.discard(lease.lease_id)
         lease.deadline_ms = record.at_ms + record.invisible_ms
         lease.renewals += 1
+        progress.leases.add(lease)
         if record.is_last:
             self._forget_client(lease)
             lease.client_id = ""
@@ -209,7 +218,7 @@ class Consumptions:
             consumption.progress[record.queue_id] = progress
         else:
             consumption.inflight -= progress.inflight
-            for lease in progress.leases.values():
+            for lease in progress.leases:
                 self._forget_client(lease)
             progress.move_to(record.queue_offset, is_reset=record.is_reset)
         self.became_ready[place] = None
@@ -224,22 +233,37 @@ class Consumptions:
         return consumption
 
     def _watch(self, progress: Progress, lease: Lease) -> None:
+        self._enter(progress, lease)
+        if len(self._deadlines) + len(self._renewals) >= self._sweep_at:
+            self._sweep()
+
+    def _enter(self, progress: Progress, lease: Lease) -> None:
         heapq.heappush(self._deadlines, (lease.deadline_ms, lease.lease_id, progress))
         if lease.client_id:
             left = lease.deadline_ms - lease.popped_ms
             ahead = min(RENEW_AHEAD_MS, left // 2)
             heapq.heappush(self._renewals, (lease.deadline_ms - ahead, lease.lease_id, progress))
             self._leases_of_client.setdefault(lease.client_id, {})[lease.lease_id] = progress
-        if len(self._deadlines) + len(self._renewals) >= self._sweep_at:
-            self._sweep()
 
     def _sweep(self) -> None:
-        """Drop the entries of leases that are no more: long terms would pile them up."""
-        self._deadlines = [entry for entry in self._deadlines if entry[1] in entry[2].leases]
+        """Drop the entries of leases that are no more, and pack those that pile up."""
         self._renewals = [entry for entry in self._renewals if entry[1] in entry[2].leases]
-        heapq.heapify(self._deadlines)
         heapq.heapify(self._renewals)
+        self._packed = [entry for entry in self._packed if entry[3]]
+        heapq.heapify(self._packed)
+        live = [entry for entry in self._deadlines if entry[1] in entry[2].leases]
+        packed: set[int] = set()
+        for progress in dict.fromkeys(entry[2] for entry in live):
+            for block in progress.leases.pack():
+                self._watch_block(progress, block)
+                packed.update(block.ids)
+        self._deadlines = [entry for entry in live if entry[1] not in packed]
+        heapq.heapify(self._deadlines)
         self._sweep_at = max(_SWEEP_MIN, 2 * (len(self._deadlines) + len(self._renewals)))
+
+    def _watch_block(self, progress: Progress, block: LeaseBlock) -> None:
+        entry = (block.first_deadline_ms, block.last_id, progress, block)
+        heapq.heappush(self._packed, entry)
 
     def _forget_client(self, lease: Lease) -> None:
         of_client = self._leases_of_client.get(lease.client_id)
@@ -256,6 +280,12 @@ class Consumptions:
 
     def advance(self, lease_ms: int) -> None:
         """End every lease due at or before `lease_ms`."""
+        while self._packed and self._packed[0][0] <= lease_ms:
+            _, _, progress, block = heapq.heappop(self._packed)
+            for due in progress.leases.unpack_due(block, lease_ms + _UNPACK_AHEAD_MS):
+                heapq.heappush(self._deadlines, (due.deadline_ms, due.lease_id, progress))
+            if block:
+                self._watch_block(progress, block)
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= lease_ms:
             deadline_ms, lease_id, progress = heapq.heappop(deadlines)
@@ -292,16 +322,18 @@ class Consumptions:
         """The leases that are renewed for a client."""
         of_client = self._leases_of_client.get(client_id, {})
         return [
-            (progress, progress.leases[lease_id])
+            (progress, lease)
             for lease_id, progress in of_client.items()
-            if lease_id in progress.leases
+            if (lease := progress.leases.get(lease_id)) is not None
         ]
 
     def next_deadline_ms(self) -> int:
         """When `advance` or `due_renewals` may next have something to do, on the lease clock."""
         first = self._deadlines[0][0] if self._deadlines else NEVER_MS
         if self._renewals and self._renewals[0][0] < first:
-            return self._renewals[0][0]
+            first = self._renewals[0][0]
+        if self._packed and self._packed[0][0] < first:
+            first = self._packed[0][0]
         return first
 
     def drop_topic(self, topic_id: int) -> None:
@@ -315,7 +347,7 @@ class Consumptions:
     def _drop(self, pairs: list[Pair]) -> None:
         for pair in pairs:
             for progress in self.by_pair.pop(pair).progress.values():
-                for lease in progress.leases.values():
+                for lease in progress.leases:
                     self._forget_client(lease)
                 progress.leases.clear()
                 self.became_ready.pop(progress.place, None)
@@ -351,8 +383,10 @@ class Consumptions:
         )
         consumption.progress[queue_id] = progress
         consumption.inflight += progress.inflight
-        for lease in progress.leases.values():
-            self._watch(progress, lease)
+        for lease in progress.leases:
+            self._enter(progress, lease)
+        if len(self._deadlines) >= self._sweep_at:
+            self._sweep()
         attempts_max = self._catalogue.groups_by_id[group_id].group.max_attempts
         for queue_offset, attempt in progress.ready.items():
             if attempt > attempts_max:

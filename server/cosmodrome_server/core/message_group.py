@@ -76,19 +76,19 @@ class FifoPlanner:
         """Whether the batch is."""
         return self._room == 0
 
-    def receive(self, progress: Progress, visible: int) -> None:
-        """Take from one queue, whose durable end is `visible`."""
+    def receive(self, progress: Progress, end: int) -> None:
+        """Take from one queue, which ends before `end`."""
         attempt_id = self._demand.attempt_id
         if attempt_id and attempt_id == progress.attempt_id and self._repeat(progress):
             return
         blocked = {
             self._groups.name_of(self._planner, progress, queue_offset)
-            for lease in progress.leases.values()
+            for lease in progress.leases
             for queue_offset in lease.offsets()
         }
         self._take_ready(progress, blocked)
-        if self._room and visible > progress.cursor and len(progress.ready) < HELD_MAX:
-            self._take_fresh(progress, blocked, min(visible, progress.cursor + LEASE_SPAN))
+        if self._room and end > progress.cursor and len(progress.ready) < HELD_MAX:
+            self._take_fresh(progress, blocked, min(end, progress.cursor + LEASE_SPAN))
 
     def _repeat(self, progress: Progress) -> bool:
         taken = False

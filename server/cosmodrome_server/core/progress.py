@@ -1,7 +1,7 @@
 """What one consumer group has done, has in flight and must see again on one queue.
 
-    0 ───── floor ──────────────────── cursor ────────────── visible ─▶ queue offsets
-    done    │ done · leased · ready    │ never looked at     │ not durable yet
+    0 ───── floor ──────────────────── cursor ────────────── end ─▶ queue offsets
+    done    │ done · leased · ready    │ never looked at
 
 Between floor and cursor every offset is in exactly one of three places:
 
@@ -10,8 +10,8 @@ Between floor and cursor every offset is in exactly one of three places:
        └ ──deadline────────────▶ ready         (offset → the attempt it will be)
     ready  ──pop───────────────▶ leased
 
-A lease is one object per pop call, however many messages it holds: a base offset and a
-bitmap of those not settled. Messages are never copied to be delivered again.
+A lease is one per pop call, however many messages it holds (`core.lease`). Messages are
+never copied to be delivered again.
 
 Everything here is changed by `core.consumption` only, when it applies a record. Live, a
 record always fits the state it was planned against. In replay it may not, when a damaged
@@ -19,66 +19,13 @@ frame before it was passed over: then what is missing is taken as if it had been
 """
 
 from cosmodrome_server.core.done_set import DoneSet
+from cosmodrome_server.core.lease import Lease, Leases
 from cosmodrome_server.core.records import ChangeInvisible, Pop
 
 Place = tuple[int, int, int]
 
 # Attempts are counted up to here: what two bytes hold.
 ATTEMPT_MAX = 65_535
-
-
-class Lease:
-    """Messages handed out by one pop, hidden until a deadline.
-
-    Attributes:
-        lease_id: Unique in the shard.
-        base: The queue offset of bit 0.
-        mask: Bit i: base + i is in flight under this lease.
-        deadline_ms: When what is left becomes ready, on the lease clock.
-        attempt: The delivery attempt of its messages.
-        popped_ms: When it began; renewing is bounded from here.
-        renewals: How often it was renewed.
-        is_suspended: Whether the next delivery is the same attempt again.
-        client_id: Who renews it, "" for nobody.
-    """
-
-    __slots__ = (
-        "attempt",
-        "base",
-        "client_id",
-        "deadline_ms",
-        "is_suspended",
-        "lease_id",
-        "mask",
-        "popped_ms",
-        "renewals",
-    )
-
-    def __init__(self, lease_id: int, base: int, mask: int, deadline_ms: int, attempt: int) -> None:
-        self.lease_id = lease_id
-        self.base = base
-        self.mask = mask
-        self.deadline_ms = deadline_ms
-        self.attempt = attempt
-        self.popped_ms = 0
-        self.renewals = 0
-        self.is_suspended = False
-        self.client_id = ""
-
-    def holds(self, queue_offset: int) -> bool:
-        """Whether the message is in flight under this lease."""
-        bit = queue_offset - self.base
-        return bit >= 0 and bool(self.mask >> bit & 1)
-
-    def offsets(self) -> list[int]:
-        """The queue offsets in flight, ascending."""
-        found = []
-        mask = self.mask
-        while mask:
-            low = mask & -mask
-            found.append(self.base + low.bit_length() - 1)
-            mask ^= low
-        return found
 
 
 class Progress:
@@ -89,7 +36,7 @@ class Progress:
         done: What is settled; its floor is the group's committed offset.
         cursor: The first offset never looked at.
         ready: Offset → attempt of messages to deliver (again), in the order they became so.
-        leases: Lease id → lease.
+        leases: What is in flight.
         attempt_id: The client's name for the last receive of a FIFO group, "" for none.
         attempt_leases: The leases of that receive.
         is_reset_pending: An operator moved the group and no consumer has noticed yet.
@@ -116,7 +63,7 @@ class Progress:
         self.done = DoneSet(start)
         self.cursor = start
         self.ready: dict[int, int] = {}
-        self.leases: dict[int, Lease] = {}
+        self.leases = Leases()
         self.attempt_id = ""
         self.attempt_leases: list[int] = []
         self.is_reset_pending = False
@@ -126,7 +73,7 @@ class Progress:
     @property
     def inflight(self) -> int:
         """How many messages are leased."""
-        return sum(lease.mask.bit_count() for lease in self.leases.values())
+        return self.leases.inflight
 
     def pop(self, record: Pop) -> Lease | None:
         """Take messages out of the unseen, the ready or another lease, into a new one."""
@@ -152,9 +99,10 @@ class Progress:
         lease = Lease(
             record.lease_id, base, mask, record.at_ms + record.invisible_ms, record.attempt
         )
-        lease.popped_ms = record.at_ms
-        lease.client_id = record.client_id
-        self.leases[record.lease_id] = lease
+        if record.client_id:
+            lease.client_id = record.client_id
+            lease.popped_ms = record.at_ms
+        self.leases.add(lease)
         return lease
 
     def _settle_gaps(self, base: int, end: int, taken: int) -> None:
@@ -179,9 +127,7 @@ class Progress:
         if old is None:
             return
         shift = record.base - old.base
-        old.mask &= ~(record.mask << shift if shift >= 0 else record.mask >> -shift)
-        if not old.mask:
-            del self.leases[old.lease_id]
+        self.leases.take(old, record.mask << shift if shift >= 0 else record.mask >> -shift)
 
     def _remember_attempt(self, record: Pop) -> None:
         if record.attempt_id != self.attempt_id:
@@ -209,18 +155,14 @@ class Progress:
             self._take_ready(base, mask & ~left)
         if lease is None or not left:
             return None, 0
-        lease.mask ^= left
-        if not lease.mask:
-            del self.leases[lease_id]
+        self.leases.take(lease, left)
         return lease, left.bit_count()
 
     def _leave(self, lease_id: int, queue_offset: int) -> Lease | None:
         lease = self.leases.get(lease_id)
         if lease is None or not lease.holds(queue_offset):
             return None
-        lease.mask ^= 1 << (queue_offset - lease.base)
-        if not lease.mask:
-            del self.leases[lease_id]
+        self.leases.take(lease, 1 << (queue_offset - lease.base))
         return lease
 
     def change(self, record: ChangeInvisible) -> tuple[Lease | None, Lease]:
@@ -233,14 +175,13 @@ class Progress:
             record.at_ms + record.invisible_ms,
             1 if old is None else old.attempt,
         )
-        lease.popped_ms = record.at_ms
         lease.is_suspended = record.is_suspended
-        self.leases[lease.lease_id] = lease
+        self.leases.add(lease)
         return old, lease
 
     def expire(self, lease: Lease) -> list[int]:
         """Make what is left of a lease ready; return those offsets, ascending."""
-        del self.leases[lease.lease_id]
+        self.leases.discard(lease.lease_id)
         offsets = lease.offsets()
         attempt = lease.attempt if lease.is_suspended else min(lease.attempt + 1, ATTEMPT_MAX)
         for queue_offset in offsets:

@@ -6,7 +6,7 @@
             chunks:  number u64 · 64 bytes
             ready:   offset u64 · attempt u16                        in the order they became so
             leases:  id u64 · base u64 · deadline u64 · popped u64 · attempt u16 · renewals u16 ·
-                     flags u8 · lengths of mask u8, client u16 · those bytes
+                     flags u8 · lengths of mask u8, client u16 · those bytes         by their ids
             attempt leases: id u64 each · the attempt id
 
 Equal progress gives equal bytes: the state hash of a shard is taken over its rows.
@@ -15,7 +15,8 @@ Equal progress gives equal bytes: the state hash of a shard is taken over its ro
 from struct import Struct
 
 from cosmodrome_server.core.done_set import CHUNK_BITS
-from cosmodrome_server.core.progress import Lease, Place, Progress
+from cosmodrome_server.core.lease import Lease
+from cosmodrome_server.core.progress import Place, Progress
 
 PREFIX = b"P"
 
@@ -27,6 +28,8 @@ _LEASE = Struct("<QQQQHHBBH")
 _CHUNK_BYTES = CHUNK_BITS // 8
 _RESET_PENDING = 1
 _SUSPENDED = 1
+# Longer rows are not kept: they would weigh as much as what they are made of.
+_KEPT_BYTES_MAX = 1_024
 
 
 def encode_key(place: Place) -> bytes:
@@ -41,10 +44,13 @@ def decode_key(key: bytes) -> Place:
 
 
 def value_of(progress: Progress) -> bytes:
-    """The value of a progress, encoded if it changed since the last call."""
-    if progress.row is None:
-        progress.row = encode_value(progress)
-    return progress.row
+    """The value of a progress; encoded if it is long or changed since the last call."""
+    row = progress.row
+    if row is None:
+        row = encode_value(progress)
+        if len(row) <= _KEPT_BYTES_MAX:
+            progress.row = row
+    return row
 
 
 def encode_value(progress: Progress) -> bytes:
@@ -66,7 +72,7 @@ def encode_value(progress: Progress) -> bytes:
     for number, bits in chunks:
         parts += (_NUMBER.pack(number), bits.to_bytes(_CHUNK_BYTES, "little"))
     parts += [_READY.pack(offset, attempt) for offset, attempt in progress.ready.items()]
-    for lease in progress.leases.values():
+    for lease in progress.leases:
         parts += _lease_parts(lease)
     parts += [_NUMBER.pack(lease_id) for lease_id in progress.attempt_leases]
     parts.append(attempt_id)
@@ -125,5 +131,5 @@ def _decode_lease(progress: Progress, value: bytes, at: int) -> int:
     lease.renewals = renewals
     lease.is_suspended = bool(flags & _SUSPENDED)
     lease.client_id = value[at + masked : at + masked + client].decode()
-    progress.leases[lease_id] = lease
+    progress.leases.add(lease)
     return at + int(masked) + int(client)

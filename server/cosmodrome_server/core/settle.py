@@ -14,7 +14,8 @@ Source: protocol.md 7.7–7.9 and their DO marks.
 
 from collections.abc import Sequence
 
-from cosmodrome_server.core.progress import Lease, Progress
+from cosmodrome_server.core.lease import Lease
+from cosmodrome_server.core.progress import Progress
 from cosmodrome_server.core.records import Ack, AckMany, ChangeInvisible, Renew
 from cosmodrome_server.errors import InvalidReceiptHandle
 from cosmodrome_server.model.group import Backoff
@@ -38,9 +39,8 @@ def plan_ack(
         return Ack(lease_ms, *progress.place, lease.lease_id, queue_offset)
     if queue_offset in progress.done:
         return None
-    # Nobody was given the message since: either its pop was lost in a crash (durability
-    # other than sync), or its redelivery is the same attempt again. Taking the ack
-    # spares a duplicate.
+    # Nobody was given the message since, and its redelivery is the same attempt again:
+    # taking the ack spares a duplicate.
     if progress.ready.get(queue_offset) == handle.attempt:
         return Ack(lease_ms, *progress.place, 0, queue_offset)
     raise stale(handle, queue_offset)

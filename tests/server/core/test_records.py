@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmodrome_server.core import progress_row
-from cosmodrome_server.core.progress import Lease, Progress
+from cosmodrome_server.core.lease import Lease
+from cosmodrome_server.core.progress import Progress
 from cosmodrome_server.core.records import (
     LEASE_SPAN,
     Ack,
@@ -70,7 +71,7 @@ def test_a_progress_is_what_its_row_says(
         lease = Lease(lease_id, base, mask, deadline_ms, attempt)
         lease.popped_ms, lease.renewals, lease.is_suspended = popped_ms, renewals, suspended
         lease.client_id = name
-        progress.leases[lease_id] = lease
+        progress.leases.add(lease)
     key, value = progress_row.encode_key(progress.place), progress_row.encode_value(progress)
     again = progress_row.decode(progress_row.decode_key(key), value)
     assert again.place == progress.place

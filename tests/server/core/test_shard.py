@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from cosmodrome_server.core.lease import LeaseBlock, Leases
 from cosmodrome_server.core.shard import Shard
 from cosmodrome_server.errors import BrokerError
 from cosmodrome_server.model.group import Group
@@ -85,6 +86,31 @@ def test_every_prefix_of_the_log_gives_the_state_there_was_after_its_last_frame(
         shard.advance(lease_ms)
         assert shard.state_hash() == state_hash, f"after frame {count}"
         assert shard.orphans == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_state_whose_leases_were_packed_is_the_one_of_a_replay_that_packs_none(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = 0
+    original = Leases.pack
+
+    def counted(leases: Leases) -> list[LeaseBlock]:
+        nonlocal packed
+        blocks = original(leases)
+        packed += sum(map(len, blocks))
+        return blocks
+
+    with monkeypatch.context() as early:
+        early.setattr("cosmodrome_server.core.consumption._SWEEP_MIN", 1)
+        early.setattr("cosmodrome_server.core.lease._BLOCK_MIN", 1)
+        early.setattr(Leases, "pack", counted)
+        world, seen = asyncio.run(live(seed))
+    assert packed > 20
+    for count, (lease_ms, state_hash) in enumerate(seen, 1):
+        shard = rebuilt(MemoryLog(world.log.frames[:count]))
+        shard.advance(lease_ms)
+        assert shard.state_hash() == state_hash, f"after frame {count}"
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,0 +1,141 @@
+"""Leases against a dict of tuples, packed or not."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from cosmodrome_server.core.lease import Lease, LeaseBlock, Leases
+
+Known = tuple[int, int, int, int, bool]
+
+
+def lease_of(lease_id: int, known: Known) -> Lease:
+    base, mask, deadline_ms, attempt, is_suspended = known
+    lease = Lease(lease_id, base, mask, deadline_ms, attempt)
+    lease.is_suspended = is_suspended
+    return lease
+
+
+def known_of(lease: Lease) -> Known:
+    return lease.base, lease.mask, lease.deadline_ms, lease.attempt, lease.is_suspended
+
+
+class LeasesMachine(RuleBasedStateMachine):
+    """The model is what was added, by id; blocks are watched as `Consumptions` does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leases = Leases()
+        self.model: dict[int, Known] = {}
+        self.blocks: list[LeaseBlock] = []
+        self.next_id = 1
+
+    @rule(
+        count=st.integers(1, 40),
+        mask=st.sampled_from([1, 1, 1, 0b101]),
+        deadline_ms=st.one_of(st.integers(0, 20), st.just((1 << 47) - 1), st.just(1 << 47)),
+        attempt=st.sampled_from([1, 2, 65_535]),
+        is_suspended=st.booleans(),
+    )
+    def pops(
+        self, count: int, mask: int, deadline_ms: int, attempt: int, *, is_suspended: bool
+    ) -> None:
+        for _ in range(count):
+            known = (self.next_id * 3, mask, deadline_ms, attempt, is_suspended)
+            self.model[self.next_id] = known
+            self.leases.add(lease_of(self.next_id, known))
+            self.next_id += 1
+
+    @rule()
+    def packs(self) -> None:
+        made = self.leases.pack()
+        self.blocks += made
+        assert all(self.model[lease_id][1] == 1 for block in made for lease_id in block.ids)
+
+    @precondition(lambda self: self.model)
+    @rule(data=st.data())
+    def takes_one_message(self, data: st.DataObject) -> None:
+        lease_id = data.draw(st.sampled_from(list(self.model)))
+        base, mask, *rest = self.model.pop(lease_id)
+        lease = self.leases.get(lease_id)
+        assert lease is not None
+        self.leases.take(lease, 1)
+        if mask & ~1:
+            self.model[lease_id] = (base, mask & ~1, rest[0], rest[1], bool(rest[2]))
+
+    @rule(lease_id=st.integers(1, 500))
+    def ends(self, lease_id: int) -> None:
+        self.leases.discard(lease_id)
+        self.model.pop(lease_id, None)
+
+    @precondition(lambda self: any(self.blocks))
+    @rule(until_ms=st.integers(0, 25))
+    def unpacks(self, until_ms: int) -> None:
+        block = next(block for block in self.blocks if block)
+        due = {lease_id for lease_id in block.ids if self.model[lease_id][2] <= until_ms}
+        if due:
+            assert block.first_deadline_ms == min(self.model[each][2] for each in due)
+        unpacked = self.leases.unpack_due(block, until_ms)
+        assert {lease.lease_id for lease in unpacked} == due
+        # An object is changed in place.
+        for lease in unpacked:
+            lease.attempt = 7
+            base, mask, deadline_ms, _, is_suspended = self.model[lease.lease_id]
+            self.model[lease.lease_id] = (base, mask, deadline_ms, 7, is_suspended)
+
+    @rule()
+    def ends_all(self) -> None:
+        self.leases.clear()
+        self.model.clear()
+        assert not any(self.blocks)
+
+    @invariant()
+    def tells_what_was_added(self) -> None:
+        assert [(each.lease_id, known_of(each)) for each in self.leases] == sorted(
+            self.model.items()
+        )
+        assert len(self.leases) == len(self.model)
+        assert bool(self.leases) == bool(self.model)
+        assert self.leases.inflight == sum(known[1].bit_count() for known in self.model.values())
+        for lease_id in range(self.next_id + 1):
+            assert (lease_id in self.leases) == (lease_id in self.model)
+
+
+TestLeases = LeasesMachine.TestCase
+
+
+def test_a_lease_that_is_renewed_stays_an_object() -> None:
+    leases = Leases()
+    for lease_id in range(100):
+        lease = lease_of(lease_id, (lease_id, 1, 1_000, 1, False))
+        lease.client_id, lease.popped_ms = "client-1", 5
+        leases.add(lease)
+
+    assert leases.pack() == []
+    found = leases.get(3)
+    assert found is not None
+    assert (found.client_id, found.popped_ms) == ("client-1", 5)
+
+
+def test_a_packed_lease_weighs_its_numbers() -> None:
+    leases = Leases()
+    for lease_id in range(1_000):
+        leases.add(lease_of(lease_id, (lease_id, 1, 1_000, 1, False)))
+
+    blocks = leases.pack()
+
+    assert sum(map(len, blocks)) >= 984
+    assert all(column.itemsize == 8 for block in blocks for column in (block.ids, block.terms))
+
+
+def test_what_is_younger_than_a_block_is_packed_and_what_is_older_stays() -> None:
+    leases = Leases()
+    for lease_id in range(100, 200):
+        leases.add(lease_of(lease_id, (lease_id, 1, 1_000, 1, False)))
+    leases.pack()
+    for lease_id in [*range(50, 80), *range(200, 230)]:
+        leases.add(lease_of(lease_id, (lease_id, 1, 1_000, 1, False)))
+
+    (block,) = leases.pack()
+
+    assert list(block.ids) == list(range(200, 230))
+    assert [lease.lease_id for lease in leases] == [*range(50, 80), *range(100, 230)]
