@@ -350,6 +350,7 @@ def open_log(config: Config, clock: Clock) -> Log:
         retention_ms=store.retention_hours * 3_600_000,
         retention_bytes=store.retention_mib << 20,
         scrub_bytes_s=store.scrub_mib_s << 20,
+        reads_around_bad_sectors=store.read_around_bad_sectors,
     )
     return opening.open_log(config.data, options, clock)
 

@@ -68,7 +68,8 @@ class Store(_Area, frozen=True):
     """The log on disk.
 
     `durability`: sync = on disk before the answer; interval:N = at most N ms later; os =
-    when the kernel likes. docs/operating.md says what each can lose.
+    when the kernel likes. docs/operating.md says what each can lose. `read_around_bad_sectors`:
+    start although the disk refuses some of the log, and give up what is there.
     """
 
     durability: Durability = "sync"
@@ -80,6 +81,7 @@ class Store(_Area, frozen=True):
     checkpoint_mib: Positive = 64
     checkpoint_s: Positive = 30
     scrub_mib_s: NotNegative = 10
+    read_around_bad_sectors: bool = False
 
 
 class Topics(_Area, frozen=True):

@@ -93,7 +93,9 @@ class CommitLog:
         self._writer = FrameWriter(
             platform.writer, files, directory, options.durability, platform.clock
         )
-        self._beginning = find_beginning(files, directory, platform.checkpoints)
+        self._beginning = find_beginning(
+            files, directory, platform.checkpoints, is_strict=not options.reads_around_bad_sectors
+        )
         self._reader = MessageReader(files, directory, self._beginning.segments)
         self.ranges = Ranges(self._queues, self._reader, files, directory)
         self._retention = Retention(files, directory, self._reader, self._queues)
@@ -129,8 +131,7 @@ class CommitLog:
         # The index is asked for every message: no call in between.
         self.index, self.index_run = self._queues.index, self._queues.index_run
         self.drop_queues = self._queues.drop
-        self.min_offset = self._queues.min_offset
-        self.max_offset = self._queues.max_offset
+        self.min_offset, self.max_offset = self._queues.min_offset, self._queues.max_offset
         self.tag_hashes = self._queues.tag_hashes
         self.timestamp = self._queues.timestamp
         self.offset_at = self._queues.offset_at
@@ -153,7 +154,8 @@ class CommitLog:
 
     def replay(self) -> Iterator[Replayed]:
         """See `Log.replay`."""
-        replay = Replay(self._platform.files, self._directory, self._beginning)
+        is_strict = not self._options.reads_around_bad_sectors
+        replay = Replay(self._platform.files, self._directory, self._beginning, is_strict=is_strict)
         current: SegmentHeader | None = None
         ended_ms = 0
         for header, found in replay.frames():

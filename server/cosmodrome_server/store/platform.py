@@ -22,6 +22,8 @@ class LogOptions:
         retention_ms: How long messages are kept; 0 for ever.
         retention_bytes: How much of them is kept; 0 for no bound.
         scrub_bytes_s: How many bytes a second are verified in the background; 0 for none.
+        reads_around_bad_sectors: A start takes what cannot be read for damaged, instead of
+            ending.
     """
 
     durability: Durability = field(default_factory=Durability)
@@ -31,6 +33,7 @@ class LogOptions:
     retention_ms: int = 72 * 3_600_000
     retention_bytes: int = 0
     scrub_bytes_s: int = 10 << 20
+    reads_around_bad_sectors: bool = False
 
 
 @dataclass(frozen=True, slots=True)

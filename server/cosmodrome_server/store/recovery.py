@@ -19,6 +19,11 @@ A frame is known to have been durable when a later frame, a later segment or the
 says so. With sync every frame says so of the one before; with interval and os a power cut may
 leave a hole among frames of which none was promised, and what is before the hole is the state
 there was once. What was written but perhaps never synced is synced before anything is served.
+
+What cannot be read. A sector the disk refuses may hold the last frame there is, acknowledged a
+moment before; taken for a torn one it would be cut. So a start that cannot read ends, with
+nothing changed, and the next one tries again. Only an operator can say that a disk is dead for
+good (`store.read_around_bad_sectors`): then its sectors are damage like any other.
 """
 
 import logging
@@ -29,7 +34,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from cosmodrome_server.errors import CorruptFrame
+from cosmodrome_server.errors import CorruptFrame, ReadFailed
 from cosmodrome_server.model.log import (
     END_TRANSACTION_HEAD,
     MessageState,
@@ -42,7 +47,7 @@ from cosmodrome_server.store.consume_queue import key_of
 from cosmodrome_server.store.files import File, Files
 from cosmodrome_server.store.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from cosmodrome_server.store.record import decode_queue_ends, decode_records, decode_row
-from cosmodrome_server.store.scanner import Bad, Found, Tail, scan
+from cosmodrome_server.store.scanner import Bad, Found, Tail, read_around, scan
 from cosmodrome_server.store.sealed_index import WORDS, IndexHeader, Run
 from cosmodrome_server.store.segment import SegmentHeader
 
@@ -114,10 +119,23 @@ class Ending(NamedTuple):
     cut_bytes: int
 
 
-def find_beginning(files: Files, directory: Path, checkpoints: CheckpointStore) -> Beginning:
-    """Choose where to begin; nothing is changed but a checkpoint that fits no more."""
+def find_beginning(
+    files: Files, directory: Path, checkpoints: CheckpointStore, *, is_strict: bool = True
+) -> Beginning:
+    """Choose where to begin; nothing is changed but a checkpoint that fits no more.
+
+    Args:
+        files: The disk.
+        directory: Of the shard.
+        checkpoints: What a start needs not replay.
+        is_strict: See `Replay`.
+
+    Raises:
+        ReadFailed: A segment's header cannot be read.
+    """
     segments = [
-        _header(files, directory, header) for header in segment.named(files.names(directory))
+        _header(files, directory, header, is_strict=is_strict)
+        for header in segment.named(files.names(directory))
     ]
     indexes = list(_indexes(files, directory, segments))
     saved = checkpoints.load()
@@ -155,7 +173,9 @@ def find_beginning(files: Files, directory: Path, checkpoints: CheckpointStore) 
     return Beginning(segments, durable_lsn=durable_lsn)
 
 
-def _header(files: Files, directory: Path, header: SegmentHeader) -> SegmentHeader:
+def _header(
+    files: Files, directory: Path, header: SegmentHeader, *, is_strict: bool
+) -> SegmentHeader:
     """The header of a segment; what its name says where the bytes are damaged."""
     try:
         file = files.open(segment.path_of(directory, header))
@@ -164,9 +184,19 @@ def _header(files: Files, directory: Path, header: SegmentHeader) -> SegmentHead
         finally:
             file.close()
     except (OSError, CorruptFrame) as error:
+        if is_strict and isinstance(error, OSError):
+            raise _unreadable(header, error) from error
         _log.error("segment_header_damaged segment=%d error=%s", header.number, error)
         return header
     return found
+
+
+def _unreadable(header: SegmentHeader, error: OSError) -> ReadFailed:
+    return ReadFailed(
+        f"segment {header.number} cannot be read: {error}. The broker does not start, and nothing "
+        "was changed: a disk that comes back has lost nothing. For sectors that are lost for good "
+        "set store.read_around_bad_sectors = true: what they hold is given up, the rest is served"
+    )
 
 
 def _indexes(
@@ -217,14 +247,18 @@ class Replay:
         files: The disk.
         directory: Of the shard.
         beginning: Where to begin.
+        is_strict: What cannot be read ends the replay; else it counts as damaged.
 
     Attributes:
         damages: What was found on the way, in order.
         ending: Where the log ends; set when `frames` is exhausted.
     """
 
-    def __init__(self, files: Files, directory: Path, beginning: Beginning) -> None:
+    def __init__(
+        self, files: Files, directory: Path, beginning: Beginning, *, is_strict: bool = True
+    ) -> None:
         self._files = files
+        self._is_strict = is_strict
         self._directory = directory
         self._beginning = beginning
         self._lsn = beginning.lsn
@@ -234,7 +268,11 @@ class Replay:
         self.ending: Ending | None = None
 
     def frames(self) -> Iterator[tuple[SegmentHeader, Found | None]]:
-        """Every good frame in order; None where a segment begins."""
+        """Every good frame in order; None where a segment begins.
+
+        Raises:
+            ReadFailed: The disk refuses a segment.
+        """
         start = self._beginning.offset
         tail = Tail(start, is_torn=False, reason="")
         cut_bytes = 0
@@ -242,7 +280,7 @@ class Replay:
             yield header, None
             file = self._files.open(segment.path_of(self._directory, header))
             try:
-                for item in scan(file, header, start, self._lsn):
+                for item in self._scan(file, header, start):
                     if isinstance(item, Found):
                         self._pass(header, item)
                         yield header, item
@@ -261,12 +299,18 @@ class Replay:
         last_lsn = max(self._lsn, self._durable_lsn)
         self.ending = Ending(tail.start, last_lsn, self._timestamp_ms, cut_bytes)
 
+    def _scan(self, file: File, header: SegmentHeader, start: int) -> Iterator[Found | Bad | Tail]:
+        try:
+            yield from scan(file, header, start, self._lsn, is_strict=self._is_strict)
+        except OSError as error:
+            raise _unreadable(header, error) from error
+
     def _unpromised_bytes(self, file: File, header: SegmentHeader, bad: Bad) -> int:
         """Bytes from a bad range to the end of the log, if none of them was ever promised."""
         if header is not self._beginning.segments[-1]:
             return 0
         durable_lsn, end = self._durable_lsn, bad.end
-        for item in scan(file, header, bad.end, self._lsn):
+        for item in self._scan(file, header, bad.end):
             if isinstance(item, Found):
                 durable_lsn, end = max(durable_lsn, item.header.synced_lsn), item.end
         return 0 if durable_lsn > self._lsn else end - bad.start
@@ -339,7 +383,7 @@ def mend_tail(files: Files, directory: Path, header: SegmentHeader, ending: Endi
         for start in range(0, ending.cut_bytes, _ZERO_BYTES):
             zeros = bytes(min(_ZERO_BYTES, ending.cut_bytes - start))
             file.write(ending.offset + start, [zeros])
-        if file.read(0, segment.HEADER_BYTES) != segment.encode_header(header):
+        if read_around(file, 0, segment.HEADER_BYTES) != segment.encode_header(header):
             file.write(0, [segment.encode_header(header)])
         file.sync()
     finally:

@@ -1,5 +1,6 @@
 """What the log does when the disk does not do its part."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -424,3 +425,56 @@ def test_an_index_that_cannot_be_written_stays_in_memory_and_is_written_later() 
     sealed = [header.number for header in world.log.segments()[:-1]]
     written = [name for name in world.disk.names(DIRECTORY) if name.endswith(".idx")]
     assert written == [f"{number:010d}.idx" for number in sealed]
+
+
+def _with_an_unreadable_last_frame() -> tuple[World, str, int]:
+    """A stopped log: its disk, and where in which file the last frame, acknowledged, lies."""
+    world = World()
+    for n in range(3):
+        world.send(0, b"%d" % n * 2_000)
+        world.commit()
+    header = world.log.segments()[-1]
+    return (
+        world,
+        segment.path_of(DIRECTORY, header).name,
+        segment.offset_of(world.log.position(1, 0, 2)),
+    )
+
+
+def test_a_start_that_cannot_read_the_last_frame_does_not_take_it_for_torn() -> None:
+    world, name, start = _with_an_unreadable_last_frame()
+    disk = world.disk.killed()
+    disk.unreadable = (name, start, start + 1)
+    before = bytes(disk.killed().content(DIRECTORY / name))
+
+    for _ in range(2):
+        with pytest.raises(ReadFailed, match="read_around_bad_sectors"):
+            World(disk=disk, checkpoints=world.checkpoints.copy())
+    assert bytes(disk.content(DIRECTORY / name)) == before
+
+    disk.unreadable = None
+    assert World(disk=disk, checkpoints=world.checkpoints.copy()).state() == world.state()
+
+
+def test_an_operator_may_give_up_what_cannot_be_read_at_a_start() -> None:
+    world, name, start = _with_an_unreadable_last_frame()
+    disk = world.disk.killed()
+    disk.unreadable = (name, start, start + 1)
+
+    after = World(disk=disk, options=replace(SMALL, reads_around_bad_sectors=True))
+
+    assert [after.log.read(1, 0, n).body[:1] for n in range(2)] == [b"0", b"1"]
+    after.send(0, b"next")
+    after.commit()
+
+
+def test_a_segment_header_that_cannot_be_read_ends_the_start_too() -> None:
+    world, name, _ = _with_an_unreadable_last_frame()
+    disk = world.disk.killed()
+    disk.unreadable = (name, 0, 1)
+
+    with pytest.raises(ReadFailed, match="segment 1 cannot be read"):
+        World(disk=disk)
+
+    after = World(disk=disk, options=replace(SMALL, reads_around_bad_sectors=True))
+    assert after.log.read(1, 0, 2).body[:1] == b"2"
