@@ -22,12 +22,13 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import cast
 
 from benchmarks.scale.world import messages, opened, wanted
 from cosmodrome_server.app import tune_interpreter
 from cosmodrome_server.broker.local_broker import LocalBroker
 from cosmodrome_server.model.group import ConsumeFrom, Group
-from cosmodrome_server.model.message import MessageType
+from cosmodrome_server.model.message import Delivery, MessageType
 from cosmodrome_server.model.topic import Topic, TopicType
 from cosmodrome_server.store.files import File, OsFile, OsFiles
 
@@ -37,6 +38,7 @@ _BATCH = 500
 _FLOW_PER_S, _FLOW_EVERY_S = 2_000, 0.01
 _POLL_EVERY_S = 0.02
 _SLEEP_S = 0.005
+_Received = tuple[str, list[Delivery]]
 
 
 class SlowFile:
@@ -113,6 +115,7 @@ class Hour:
         self._lags = Lags()
         self._flowed = 0
         self._due_ms: dict[str, int] = {}
+        self._received: list[_Received] = []
 
     async def schedule(self, count: int) -> int:
         """Send the delayed messages; return when the first is due."""
@@ -144,22 +147,34 @@ class Hour:
 
     async def _consume(self, until: float) -> None:
         while time.monotonic() < until:
-            self._flowed += len(self._take("orders"))
-            for name in self._take("later"):
-                self._late_ms.append(time.time() * 1e3 - self._due_ms.pop(name))
+            self._take("orders")
+            self._take("later")
+            received, self._received = self._received, []
+            for topic, deliveries in received:
+                for delivery in deliveries:
+                    self._broker.ack("billing", topic, delivery.receipt_handle)
             await asyncio.sleep(_POLL_EVERY_S)
 
-    def _take(self, topic: str) -> list[str]:
-        names: list[str] = []
+    def _take(self, topic: str) -> None:
         for _ in range(8):
             deliveries = self._broker.receive(wanted(topic, "billing"))
-            for delivery in deliveries:
-                self._broker.ack("billing", topic, delivery.receipt_handle)
-                # Field 3 of the system properties, the only one that was set.
-                names.append(bytes(delivery.message.system[2:]).decode())
             if not deliveries:
-                break
-        return names
+                return
+            self._broker.reply_when_durable(self, (topic, deliveries), b"")
+
+    def reply_many(self, replies: list[tuple[object, bytes]]) -> None:
+        """The broker's `ReplySink`: what was received is durable, its client has it now."""
+        now_ms = time.time() * 1e3
+        for token, _ in replies:
+            topic, deliveries = cast("_Received", token)
+            self._received.append((topic, deliveries))
+            if topic == "orders":
+                self._flowed += len(deliveries)
+                continue
+            for delivery in deliveries:
+                # Field 3 of the system properties, the only one that was set.
+                name = bytes(delivery.message.system[2:]).decode()
+                self._late_ms.append(now_ms - self._due_ms.pop(name))
 
     def figures(self, first_ms: int) -> dict[str, object]:
         """What was measured."""
