@@ -416,10 +416,12 @@ class PushConsumer(Consumer):
         loop = ReceiveLoop(
             queue,
             self._fetch,
+            lambda: self._told.receive_batch,
             self._thresholds,
             self._dispatch.consume,
             state.allowed,
             evicted,
+            lambda: self._told.is_fifo,
         )
         self._receivers.spawn(loop.run(), f"receive {queue.queue.topic} {queue.queue.queue_id}")
 
@@ -436,14 +438,14 @@ class PushConsumer(Consumer):
         queues = sum(len(topic.queues) for topic in self._topics.values())
         return thresholds(*self._max_cached, queues)
 
-    async def _fetch(self, queue: ProcessQueue, room: int) -> Received:
-        batch = min(room, self._told.receive_batch)
-        request = self._receive_request(queue.queue, queue.filter, batch)
+    async def _fetch(self, queue: ProcessQueue, messages: int, attempt_id: str) -> Received:
+        request = self._receive_request(queue.queue, queue.filter, messages)
         request.auto_renew = True
-        request.attempt_id = queue.attempt_id
+        request.attempt_id = attempt_id
         started_s = asyncio.get_running_loop().time()
         received = await self._hooked_receive(queue.queue, request)
         topic, transport_ms = queue.queue.topic, received.transport_ms
+        received.is_full = len(received.messages) >= messages
         received.messages = self._leave_out(received.messages, queue.filter)
         self._seen.pulled(topic, received.messages, started_s, transport_ms)
         return received

@@ -167,8 +167,8 @@ async def test_5_16_an_attempt_id_is_kept_until_something_was_received() -> None
     place = MessageQueue("t", 0, "b", endpoints.parse("127.0.0.1:1"))
     queue = ProcessQueue(place, Filter())
 
-    async def fetch(queue: ProcessQueue, _room: int) -> Received:
-        attempts.append(queue.attempt_id)
+    async def fetch(queue: ProcessQueue, _messages: int, attempt_id: str) -> Received:
+        attempts.append(attempt_id)
         answer = next(answers, None)
         if isinstance(answer, Exception):
             raise answer
@@ -180,7 +180,14 @@ async def test_5_16_an_attempt_id_is_kept_until_something_was_received() -> None
     allowed = asyncio.Event()
     allowed.set()
     loop = ReceiveLoop(
-        queue, fetch, lambda: Thresholds(100, 1000), lambda _q, _m: None, allowed, asyncio.Event()
+        queue,
+        fetch,
+        lambda: 32,
+        lambda: Thresholds(100, 1000),
+        lambda _q, _m: None,
+        allowed,
+        asyncio.Event(),
+        lambda: True,
     )
     rest_s, receive_loop.FAILED_S = receive_loop.FAILED_S, 0.0
     try:

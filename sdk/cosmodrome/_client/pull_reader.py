@@ -14,6 +14,7 @@ from cosmodrome._core.route import MessageQueue
 from cosmodrome.errors import StatusError
 from cosmodrome.message import MessageView
 from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_proto import packed_pb2 as packed
 from cosmodrome_proto import service_pb2 as rpc
 
 
@@ -91,14 +92,12 @@ class Reader:
         endpoints = self.queue.endpoints
         where = str(endpoints)
 
-        def take(frame: rpc.PullMessageResponse) -> None:
-            kind = frame.WhichOneof("content")
-            if kind == "message":
-                pulled.messages.append(convert.view(frame.message, where))
-            elif kind == "next_offset":
-                pulled.next_offset = frame.next_offset
-            elif frame.status.code != pb.MESSAGE_NOT_FOUND:
-                pulled.failure = status.error_of(frame.status, endpoint=where)
+        def take(frames: packed.PackedPull) -> None:
+            pulled.messages += [convert.view(one, where) for one in frames.messages[:]]
+            if frames.HasField("next_offset"):
+                pulled.next_offset = frames.next_offset
+            if frames.HasField("status") and frames.status.code != pb.MESSAGE_NOT_FOUND:
+                pulled.failure = status.error_of(frames.status, endpoint=where)
 
         await rpc_.stream(endpoints, "PullMessage", request, take, timeout_s=timeout_s)
         return pulled

@@ -16,6 +16,8 @@ from cosmodrome.errors import (
     UnrecognizedClientType,
 )
 from cosmodrome.message import MessageView
+from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_proto import packed_pb2 as packed
 from cosmodrome_proto import service_pb2 as rpc
 
 
@@ -26,10 +28,12 @@ class Received:
     Attributes:
         messages: In the order of the broker.
         transport_ms: How long the answer was on its way, by both clocks; None for unknown.
+        is_full: It brought as many as were asked for: there are likely more.
     """
 
     messages: list[MessageView] = field(default_factory=list)
     transport_ms: float | None = None
+    is_full: bool = False
 
 
 async def receive(
@@ -80,15 +84,15 @@ class _Incoming:
     received: Received = field(default_factory=Received)
     refusal: StatusError | None = None
 
-    def take(self, frame: rpc.ReceiveMessageResponse) -> None:
-        """One frame."""
-        kind = frame.WhichOneof("content")
-        if kind == "message":
-            self.received.messages.append(convert.view(frame.message, self.endpoint))
-        elif kind == "status":
-            error = status.error_of(frame.status, endpoint=self.endpoint)
+    def take(self, frames: packed.PackedReceive) -> None:
+        """One frame, or many."""
+        endpoint = self.endpoint
+        # A slice, because a protobuf list iterates through Python.
+        self.received.messages += [convert.view(one, endpoint) for one in frames.messages[:]]
+        if frames.HasField("status") and frames.status.code != pb.OK:
+            error = status.error_of(frames.status, endpoint=endpoint)
             if error is not None and not isinstance(error, MessageNotFound):
                 self.refusal = error
-        elif kind == "delivery_timestamp":
-            sent_ms = frame.delivery_timestamp.ToMilliseconds()
+        if frames.HasField("delivery_timestamp"):
+            sent_ms = frames.delivery_timestamp.ToMilliseconds()
             self.received.transport_ms = time.time_ns() / 1e6 - sent_ms

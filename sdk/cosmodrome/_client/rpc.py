@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
@@ -21,10 +21,19 @@ from cosmodrome.config import ClientConfiguration
 from cosmodrome.errors import ConnectionFailed, CosmodromeError, DeadlineExceeded, TransportError
 from cosmodrome_proto import Method, methods
 from cosmodrome_proto import definition_pb2 as nouns
+from cosmodrome_proto import packed_pb2 as packed
 from cosmodrome_proto import service_pb2 as pb
 
+# Brokers of ours then put many messages of a stream into one of gRPC's; others do not look at it,
+# and what they send reads as a pack of one.
+PACKED: Metadata = (("x-cosmodrome-packed", "1"),)
+_PACKS: dict[str, type[Message]] = {
+    "ReceiveMessage": packed.PackedReceive,
+    "PullMessage": packed.PackedPull,
+}
 METHODS: dict[str, Method] = {
-    method.name: method for method in methods("apache.rocketmq.v2.MessagingService")
+    method.name: replace(method, response=_PACKS.get(method.name, method.response))
+    for method in methods("apache.rocketmq.v2.MessagingService")
 }
 Response = TypeVar("Response", bound=Message)
 _EOF = grpc.aio.EOF  # type: ignore[attr-defined]  # grpc-stubs lack it
@@ -150,13 +159,13 @@ class Rpc:
         *,
         timeout_s: float,
     ) -> None:
-        """Hand every message of one server stream to `take`, until the stream ends.
+        """Hand every pack of messages of one server stream to `take`, until the stream ends.
 
         Args:
             endpoints: Whom to call.
-            name: The RPC.
+            name: The RPC, ReceiveMessage or PullMessage.
             request: Its message; names a message queue.
-            take: Gets each message, in order; all at once where a thread read them.
+            take: Gets each pack, in order; all at once where a thread read them.
             timeout_s: How long.
 
         Raises:
@@ -192,7 +201,7 @@ class Rpc:
         metadata, request_id = self.headers()
         try:
             read = await channel.readers.read(
-                METHODS[name], request, take, metadata=metadata, timeout_s=timeout_s
+                METHODS[name], request, take, metadata=metadata + PACKED, timeout_s=timeout_s
             )
         except ValueError as error:
             raise _closed(name, channel.endpoints) from error
@@ -212,7 +221,7 @@ class Rpc:
         endpoints = channel.endpoints
         make = channel.callables.get(name) or _server_stream(channel, name)
         metadata, request_id = self.headers()
-        call = cast("Any", make)(request, timeout=timeout_s, metadata=metadata)
+        call = cast("Any", make)(request, timeout=timeout_s, metadata=metadata + PACKED)
         try:
             # Not `async for`: its generator costs as much again as the read.
             while (message := await call.read()) is not _EOF:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cosmodrome_proto import definition_pb2 as pb
-from cosmodrome_proto import service_pb2 as rpc
+from cosmodrome_proto import packed_pb2 as packed
 from cosmodrome_server.broker.interface import ReplySink
 from cosmodrome_server.proxy import status
 from cosmodrome_server.proxy.front import Call, GrpcStatus, Handler
@@ -122,11 +122,10 @@ class SpoiltCall(_CallAround):
 
 
 def _spoilt(encoded: bytes) -> bytes:
-    response = rpc.ReceiveMessageResponse.FromString(encoded)
-    if response.WhichOneof("content") == "message":
-        body = response.message.body
-        response.message.body = bytes([body[0] ^ 0xFF]) + body[1:]
-    return response.SerializeToString()
+    frames = packed.PackedReceive.FromString(encoded)
+    for message in frames.messages:
+        message.body = bytes([message.body[0] ^ 0xFF]) + message.body[1:]
+    return frames.SerializeToString()
 
 
 def _strike(fault: Fault, handler: Handler, call: Call) -> None:

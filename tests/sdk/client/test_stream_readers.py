@@ -1,11 +1,13 @@
-"""A backlog is read by threads: all of it, as errors say, and none of them stays."""
+"""A backlog is read by threads where messages come one by one, as from brokers that are not ours:
+all of it, as errors say, and none of the threads stays."""
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import grpc
+import pytest
 
 from cosmodrome import ConsumeResult, Message, MessageView, Producer, PushConsumer, SimpleConsumer
 from cosmodrome._client.rpc import METHODS
@@ -14,6 +16,13 @@ from cosmodrome.testing import TestBroker
 from cosmodrome_proto import service_pb2 as rpc
 
 Names = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[TestBroker]:
+    """A broker that does not know packs."""
+    with TestBroker(settings={"server.strict": "true"}) as running:
+        yield running
 
 
 def readers() -> int:
@@ -122,3 +131,17 @@ async def test_how_a_stream_broke_is_told() -> None:
     nowhere.close()
     assert not nowhere.is_free
     await no_reader_is_left()
+
+
+async def test_a_broker_that_packs_messages_needs_no_reader(
+    own_broker: TestBroker, name: Names
+) -> None:
+    topic = name("t")
+    await fill(own_broker, topic, 640)
+    async with SimpleConsumer(
+        own_broker.endpoint, group=name("g"), subscriptions={topic: "*"}
+    ) as consumer:
+        seen: set[bytes] = set()
+        while len(seen) < 640:
+            seen.update(message.body for message in await consumer.receive(32))
+            assert readers() == 0

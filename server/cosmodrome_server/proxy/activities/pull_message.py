@@ -13,6 +13,7 @@ from cosmodrome_server.proxy.context import Context, client_id_of
 from cosmodrome_server.proxy.convert import duration_ms, filter_of
 from cosmodrome_server.proxy.front import Call
 from cosmodrome_server.proxy.long_polling import polling_ms
+from cosmodrome_server.proxy.packing import packed
 
 _EMPTY = status.status_field(pb.MESSAGE_NOT_FOUND, "no new message")
 
@@ -66,7 +67,7 @@ def _answer(context: Context, call: Call, pulled: Pulled) -> None:
     messages = [status.OK]
     messages += [encoding.pulled(message, context.store_host) for message in pulled.messages]
     messages.append(_next(pulled.next_offset))
-    call.reply_stream(messages)
+    call.reply_stream(packed(context.config, call, messages))
 
 
 def _wait(context: Context, call: Call, query: PullQuery, wait_ms: int) -> None:

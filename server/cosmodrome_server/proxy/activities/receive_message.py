@@ -16,6 +16,7 @@ from cosmodrome_server.proxy.convert import duration_ms, filter_of
 from cosmodrome_server.proxy.front import Call
 from cosmodrome_server.proxy.long_polling import polling_ms
 from cosmodrome_server.proxy.outgoing import Outgoing
+from cosmodrome_server.proxy.packing import packed
 
 _EMPTY = status.status_field(pb.MESSAGE_NOT_FOUND, "no new message")
 
@@ -111,7 +112,8 @@ def _answer(context: Context, call: Call, group: str, deliveries: list[Delivery]
     messages = [status.OK]
     messages += [delivered(delivery, store_host) for delivery in deliveries]
     messages.append(_now(context))
-    outgoing = Outgoing(call, messages, context.broker, group, deliveries)
+    replies = packed(context.config, call, messages)
+    outgoing = Outgoing(call, replies, context.broker, group, deliveries)
     context.broker.reply_when_durable(context.streams, outgoing, b"")
 
 
