@@ -55,6 +55,16 @@ def new_message(
     return NewMessage(name, message_type, tag, group, 0, 0, "", priority, system, b"", body)
 
 
+class Replies:
+    """A sink that remembers."""
+
+    def __init__(self) -> None:
+        self.given: list[object] = []
+
+    def reply_many(self, replies: list[tuple[object, bytes]]) -> None:
+        self.given += [token for token, _ in replies]
+
+
 class World:
     """A broker under test, which can be stopped, killed and started again."""
 

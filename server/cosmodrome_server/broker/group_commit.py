@@ -99,6 +99,11 @@ class GroupCommit:
         return list(taken)
 
     @property
+    def is_writing(self) -> bool:
+        """Whether a frame is on its way to the disk; `on_turn` is called when it is durable."""
+        return self._in_flight > 0
+
+    @property
     def is_settled(self) -> bool:
         """Whether everything staged is durable and every reply handed over."""
         return not (self._in_flight or self._replies or self._log.has_staged)

@@ -196,7 +196,7 @@ class LiteVerbs(OperationVerbs):
             cursor = 0 if progress is None else progress.cursor
             if progress is not None and progress.leases:
                 continue
-            if state.visible_offsets[0] > cursor or (progress is not None and progress.ready):
+            if state.next_offsets[0] > cursor or (progress is not None and progress.ready):
                 yield state, progress
 
     def _subscribed(
@@ -220,9 +220,9 @@ class LiteVerbs(OperationVerbs):
         return super()._place(group, topic, query)
 
     def _collect_wakes(self) -> None:
-        for topic_id, _ in list(self._shard.became_visible):
+        for topic_id, _ in list(self._shard.arrived):
             if topic_id in self._parents:
-                self._shard.became_visible[self._parents[topic_id], ANY_QUEUE] = None
+                self._shard.arrived[self._parents[topic_id], ANY_QUEUE] = None
         for group_id, topic_id, _ in list(self._shard.consumptions.became_ready):
             if topic_id in self._parents:
                 self._to_wake[group_id, self._parents[topic_id], ANY_QUEUE] = None

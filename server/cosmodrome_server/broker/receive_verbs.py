@@ -3,7 +3,7 @@
 from cosmodrome_server.broker.settle_verbs import SettleVerbs
 from cosmodrome_server.core.catalogue import GroupState, TopicState
 from cosmodrome_server.core.consumption import Consumption
-from cosmodrome_server.core.long_polling import AnyWaiter, LongPolling
+from cosmodrome_server.core.long_polling import PULL_GROUP_ID, AnyWaiter, LongPolling
 from cosmodrome_server.core.progress import Place
 from cosmodrome_server.core.receive import Demand, Found, ReceivePlan
 from cosmodrome_server.core.records import Pop
@@ -152,16 +152,24 @@ class ReceiveVerbs(SettleVerbs):
 
     def _do_later(self) -> None:
         super()._do_later()
-        self._collect_wakes()
-        self._wake()
+        # While a frame is being written the next one waits for it, so who waits may as well
+        # wait for more messages of that one.
+        if not self._commit.is_writing:
+            self._collect_wakes()
+            self._wake()
         self._answer_late()
 
     def _collect_wakes(self) -> None:
+        arrived, self._shard.arrived = self._shard.arrived, {}
+        for topic_id, queue_id in arrived:
+            for place in self._polling.places_of(topic_id):
+                if place[2] in (ANY_QUEUE, queue_id) and place[0] != PULL_GROUP_ID:
+                    self._to_wake[place] = None
         visible, self._shard.became_visible = self._shard.became_visible, {}
         for topic_id, queue_id in visible:
-            for place in self._polling.places_of(topic_id):
-                if place[2] in (ANY_QUEUE, queue_id):
-                    self._to_wake[place] = None
+            pulls = PULL_GROUP_ID, topic_id, queue_id
+            if self._polling.first(pulls) is not None:
+                self._to_wake[pulls] = None
         consumptions = self._shard.consumptions
         ready, consumptions.became_ready = consumptions.became_ready, {}
         for group_id, topic_id, queue_id in ready:

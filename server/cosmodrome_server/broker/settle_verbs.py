@@ -56,6 +56,8 @@ class SettleVerbs(SendVerbs):
         # Leases of before this start are not renewed: the reply that carried their messages may
         # have died with the last process, and a client that lives would hide them for hours.
         self._last_lease_id_replayed = self._shard.consumptions.last_lease_id
+        self._advance()
+        self._first_lease_id = self._shard.next_lease_id()
         # Groups and topics whose receives found as much in flight as may be.
         self._capped: set[Pair] = set()
 
@@ -172,8 +174,11 @@ class SettleVerbs(SendVerbs):
         """The group and the progress a handle is about.
 
         Raises:
-            InvalidReceiptHandle: It is of another group or topic, or they are gone.
+            InvalidReceiptHandle: It is of another group or topic, or they are gone; or of a lease
+                that a crash took, maybe with its message: another one may have its offset now.
         """
+        if self._last_lease_id_replayed < receipt.lease_id < self._first_lease_id:
+            raise stale(receipt, receipt.base)
         catalogue = self._shard.catalogue
         owner = catalogue.groups.get(group)
         where = catalogue.topics.get(topic)

@@ -5,7 +5,7 @@ that none starves and none waits for a client to name it. New messages and redel
 share a batch in halves; what one does not need the other gets, and the odd place goes to
 each in turn.
 
-    queue    … done │ ready: 3, 7 │ cursor ▶ 9 10 11 12 … visible
+    queue    … done │ ready: 3, 7 │ cursor ▶ 9 10 11 12 … end
     batch of 4      └─ Pop [3, 7] ┘└ Pop [9, 10], cursor ▶ 11
 
 Messages that do not match the filter, were taken by retention or are damaged are passed
@@ -92,16 +92,16 @@ class ReceivePlanner:
         self._scan_left = SCAN_OFFSETS_MAX
 
     def receive(
-        self, consumption: Consumption, order: Sequence[int], visible: list[int]
+        self, consumption: Consumption, order: Sequence[int], ends: list[int]
     ) -> ReceivePlan:
-        """Take from the queues in `order`; `visible` is the end of each queue by id."""
+        """Take from the queues in `order`; `ends` are those of the queues by id."""
         waiting = fresh = 0
         for queue_id in order:
             progress = consumption.progress[queue_id]
             if progress.ready:
                 waiting += len(progress.ready)
-            if visible[queue_id] > progress.cursor:
-                fresh += visible[queue_id] - progress.cursor
+            if ends[queue_id] > progress.cursor:
+                fresh += ends[queue_id] - progress.cursor
         is_ready_last = self._demand.is_ready_last
         if waiting and not is_ready_last:
             half = (self._room + consumption.is_ready_first) // 2
@@ -111,8 +111,8 @@ class ReceivePlanner:
                 if not self._room:
                     break
                 progress = consumption.progress[queue_id]
-                if visible[queue_id] > progress.cursor:
-                    self._take_fresh(progress, visible[queue_id])
+                if ends[queue_id] > progress.cursor:
+                    self._take_fresh(progress, ends[queue_id])
         if waiting and is_ready_last:
             self._take_ready(consumption, order, self._room)
         self.plan.is_more = self.plan.is_more or not self._room

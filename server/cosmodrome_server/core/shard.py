@@ -97,7 +97,8 @@ class Shard:
         self._message_groups = MessageGroups(log)
         self.lease_ms = 0
         self._stored_ms = 0
-        # Queues with news since somebody last emptied it.
+        # Queues with news since somebody last emptied it: staged, and durable.
+        self.arrived: dict[tuple[int, int], None] = {}
         self.became_visible: dict[tuple[int, int], None] = {}
         # Records passed over in replay because what they are about is unknown.
         self.orphans = 0
@@ -141,6 +142,7 @@ class Shard:
     def started(self) -> None:
         """All records were replayed: what they say is durable."""
         self._staged_ends.clear()
+        self.arrived.clear()
         self.catalogue.read_ends(self._log)
 
     # Applying: the only mutators
@@ -193,14 +195,16 @@ class Shard:
     def append(
         self, topic: TopicState, queue_id: int, queue_offset: int, entry: tuple[int, int, int]
     ) -> None:
-        """A message takes the next offset of a queue; visible once its frame is durable."""
+        """A message takes the next offset of a queue; pulled once its frame is durable."""
         self._log.index(topic.topic_id, queue_id, queue_offset, entry)
         self._ended(topic, queue_id, queue_offset + 1)
 
     def _ended(self, topic: TopicState, queue_id: int, next_offset: int) -> None:
         topic.next_offsets[queue_id] = next_offset
         topic.last_queue = queue_id
-        self._staged_ends[topic.topic_id, queue_id] = next_offset
+        queue = topic.topic_id, queue_id
+        self._staged_ends[queue] = next_offset
+        self.arrived[queue] = None
 
     def apply(self, kind: RecordKind, payload: bytes) -> None:
         """Apply a state record as it is in the log."""
@@ -261,7 +265,7 @@ class Shard:
         self._staged_ends = ends
 
     def make_visible(self, ends: Ends) -> None:
-        """The frame of these ends is durable: its messages may be delivered."""
+        """The frame of these ends is durable: its messages may be pulled."""
         topics = self.catalogue.topics_by_id
         for (topic_id, queue_id), end in ends.items():
             topic = topics.get(topic_id)
@@ -307,7 +311,9 @@ class Shard:
                 order = from_top(topic.topic.queues)
                 demand.is_ready_last = True
         planner = ReceivePlanner(demand, matcher, self._log)
-        return planner.receive(consumption, order, topic.visible_offsets)
+        # Not `visible_offsets`: a message may be received in the very frame that stores it. The
+        # reply rests on the lease, which is in this frame or a later one.
+        return planner.receive(consumption, order, topic.next_offsets)
 
     def plan_fifo_receive(
         self,
@@ -324,7 +330,7 @@ class Shard:
         )
         for each in queues:
             if not planner.is_full:
-                planner.receive(consumption.progress[each], topic.visible_offsets[each])
+                planner.receive(consumption.progress[each], topic.next_offsets[each])
         return planner.plan
 
     def _order(self, consumption: Consumption, topic: TopicState) -> list[int]:

@@ -9,7 +9,7 @@ bytes to it (kind + payload) whose meaning `core` owns. One frame is one group c
 
 Positions. A position is a u64 that names a record for as long as its segment lives:
 segment number << 32 | byte offset. It is known when the record is staged, so that the
-core can apply the record at once; nothing becomes visible before its frame is durable.
+core can apply the record at once; nothing leaves before its frame is durable.
 
 Rows. The core's state is a set of (key, value) rows, both bytes. A checkpoint writes the
 rows that changed; every segment begins with all of them (SNAPSHOT records), so that the

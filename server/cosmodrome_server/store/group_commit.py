@@ -5,7 +5,7 @@
 
 One frame is written at a time and nothing waits for more to come: while a frame is written
 the next one fills. So an idle broker answers after one fsync, and a busy one shares each.
-A frame of one small record is the work of a broker with little to do: it may be written on the
+A small frame is the work of a broker with little to do: it may be written on the
 loop (`worker.submit_short`), which saves waking the thread and being woken by it.
 
 Fail-stop. After an error of a write or a sync nobody knows what is on the disk: the kernel may
@@ -37,7 +37,9 @@ _log = logging.getLogger(__name__)
 # Parts above this size on average are written where they are; joining them costs more than
 # it saves. A message is three parts.
 _JOIN_PART_BYTES_MAX = 11 * 1024
+# What a frame may be to be written on the loop: a send and the receive that waited for it.
 _SMALL_FRAME_BYTES = 16 * 1024
+_SMALL_FRAME_RECORDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +148,7 @@ class FrameWriter:
         """Write a frame; the writer must be free."""
         assert self._frame is None, "one frame at a time"
         self._frame = frame
-        if frame.records == 1 and frame.length <= _SMALL_FRAME_BYTES:
+        if frame.records <= _SMALL_FRAME_RECORDS and frame.length <= _SMALL_FRAME_BYTES:
             self._worker.submit_short(self._write)
         else:
             self._worker.submit(self._write)

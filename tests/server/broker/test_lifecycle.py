@@ -10,17 +10,7 @@ from cosmodrome_server.model.group import Group
 from cosmodrome_server.model.message import Delivery
 from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
 from cosmodrome_server.model.topic import Topic
-from tests.support.broker_world import Run, World, bodies, new_message
-
-
-class Replies:
-    """A sink that remembers."""
-
-    def __init__(self) -> None:
-        self.given: list[object] = []
-
-    def reply_many(self, replies: list[tuple[object, bytes]]) -> None:
-        self.given += [token for token, _ in replies]
+from tests.support.broker_world import Replies, Run, World, bodies, new_message
 
 
 def waiter(world: World, given: list[list[bytes]], count: int = 32) -> Waiter:

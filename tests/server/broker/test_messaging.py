@@ -8,8 +8,8 @@ from cosmodrome_server.errors import InvalidReceiptHandle, TopicNotFound
 from cosmodrome_server.model import wire
 from cosmodrome_server.model.log import RecordKind
 from cosmodrome_server.model.message import Delivery
-from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
-from tests.support.broker_world import Run, World, bodies, new_message
+from cosmodrome_server.model.queries import ANY_QUEUE, PullQuery, ReceiveQuery, Waiter
+from tests.support.broker_world import Replies, Run, World, bodies, new_message
 
 
 def test_what_was_sent_is_received_once_and_acknowledged_for_good(run: Run) -> None:
@@ -28,13 +28,67 @@ def test_what_was_sent_is_received_once_and_acknowledged_for_good(run: Run) -> N
     run(scenario)
 
 
-def test_a_message_is_not_visible_before_it_is_durable(run: Run) -> None:
+def test_a_message_is_received_before_it_is_durable_and_the_reply_leaves_after(run: Run) -> None:
     async def scenario(world: World) -> None:
         world.log.holding = True
         await world.send("orders", new_message(b"a"))
-        assert world.receive("orders", "billing") == []
-        await world.release()
         assert bodies(world.receive("orders", "billing")) == [b"a"]
+        replies = Replies()
+        world.broker.reply_when_durable(replies, "receive", b"a")
+        await world.settle()
+        assert replies.given == []
+        await world.release()
+        assert replies.given == ["receive"]
+
+    run(scenario)
+
+
+def test_a_message_is_pulled_once_it_is_durable(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.log.holding = True
+        await world.send("orders", new_message(b"a"))
+        assert world.broker.bounds("orders", 0).max_offset == 0
+        assert world.broker.pull(PullQuery("", "orders", 0, 0, 32)).messages == []
+        await world.release()
+        (pulled,) = world.broker.pull(PullQuery("", "orders", 0, 0, 32)).messages
+        assert bytes(pulled.body) == b"a"
+
+    run(scenario)
+
+
+def test_who_waits_is_served_in_the_frame_that_stores_the_message(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        served: list[Delivery] = []
+        query = ReceiveQuery("billing", "orders", ANY_QUEUE, "client", 32, 10_000)
+        world.broker.wait(Waiter(query, 1 << 60, served.extend))
+        await world.settle()
+        frames = world.broker.statistics().frames
+        await world.send("orders", new_message(b"a"))
+        assert bodies(served) == [b"a"]
+        assert world.broker.statistics().frames == frames + 1
+
+    run(scenario)
+
+
+def test_the_handle_of_a_lost_message_settles_not_the_one_that_has_its_offset(run: Run) -> None:
+    """In memory only, or durable in less than sync mode: the crash takes message and lease."""
+
+    async def scenario(world: World) -> None:
+        world.log.holding = True
+        await world.send("orders", new_message(b"lost"))
+        (lost,) = world.receive("orders", "billing")
+        world.clocks.pass_ms(1)
+        world.kill()
+        await world.send("orders", new_message(b"next"))
+        (following,) = world.receive("orders", "billing")
+        assert following.message.queue_offset == lost.message.queue_offset
+        world.broker.change_invisible_duration(
+            "billing", "orders", following.receipt_handle, 1_000, suspend=True
+        )
+        await world.later(1_000)
+        with pytest.raises(InvalidReceiptHandle):
+            world.broker.ack("billing", "orders", lost.receipt_handle)
+        assert bodies(world.receive("orders", "billing")) == [b"next"]
 
     run(scenario)
 
