@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
 
 def run_twice(seed: int, operations: int) -> Outcome:
     """Run a seed twice; both runs must keep every promise and leave one trace."""
-    # Looking for rubbish is a third of the time: 250 MB of it may lie until both runs are over.
+    # Looking for rubbish is a third of the time: up to 500 MB of it lie until the process ends.
     gc.disable()
     started = time.process_time()
     simulation = Simulation(seed)
@@ -52,7 +52,6 @@ def run_twice(seed: int, operations: int) -> Outcome:
         failure = "" if again == trace else f"two traces: {trace} and {again}"
     except Exception:
         failure = traceback.format_exc()
-    gc.collect()
     cpu_s = time.process_time() - started
     return Outcome(seed, trace, simulation.crashes, simulation.deliveries, cpu_s, failure)
 
@@ -64,7 +63,7 @@ def main() -> int:
     os.nice(options.nice)
     print(f"seeds [{first}, {end}) with {options.operations} operations each, twice", flush=True)
     outcomes, failed = 0, []
-    with multiprocessing.Pool(options.jobs, maxtasksperchild=50) as pool:
+    with multiprocessing.Pool(options.jobs, maxtasksperchild=1) as pool:
         one = partial(run_twice, operations=options.operations)
         for outcome in pool.imap_unordered(one, range(first, end)):
             outcomes += 1
