@@ -43,7 +43,8 @@ async def by_sdk(target: Target, scale: float) -> Figures:
     """The SDK's sends, receives and latencies."""
     count = max(5_000, int(40_000 * scale) // 1000 * 1000)
     figures = {
-        "SDK sends/s, shared requests": await sdk.sends(target, count, shared=True),
+        "SDK sends/s, 1,000 tasks": await sdk.sends(target, count, shared=True),
+        "SDK sends/s, waves of 1,000": await sdk.waves(target, count // 2),
         "SDK sends/s, one request each": await sdk.sends(target, count // 4, shared=False),
     }
     figures["SDK push receive+ack/s"] = await sdk.push(target, "sdk-shared", count)

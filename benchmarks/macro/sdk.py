@@ -7,20 +7,40 @@ import cosmodrome
 from benchmarks.servers import Target
 
 BODY = bytes(1024)
-WAVE = 1_000
+TASKS = 1_000
 
 
 async def sends(target: Target, messages: int, *, shared: bool) -> float:
-    """Messages a second from concurrent single `send()` calls."""
+    """Messages a second from single `send()` calls of tasks that each send one after another."""
     topic = "sdk-shared" if shared else "sdk-single"
-    target.topic(topic)
-    batching = cosmodrome.Batching() if shared else cosmodrome.Batching(messages=1)
-    async with cosmodrome.Producer(target.endpoint, topics=[topic], batching=batching) as producer:
+    async with _producer(target, topic, shared=shared) as producer:
+
+        async def work(count: int) -> None:
+            for _ in range(count):
+                await producer.send(cosmodrome.Message(topic, BODY, tag="a"))
+
         await _wave(producer, topic)
         started = time.perf_counter()
-        for _ in range(messages // WAVE):
-            await _wave(producer, topic)
-        return messages / (time.perf_counter() - started)
+        each = messages // TASKS
+        await asyncio.gather(*(work(each) for _ in range(TASKS)))
+        return each * TASKS / (time.perf_counter() - started)
+
+
+async def waves(target: Target, messages: int) -> float:
+    """Messages a second from single `send()` calls begun together, and all waited for."""
+    async with _producer(target, "sdk-waves", shared=True) as producer:
+        await _wave(producer, "sdk-waves")
+        started = time.perf_counter()
+        count = messages // TASKS
+        for _ in range(count):
+            await _wave(producer, "sdk-waves")
+        return count * TASKS / (time.perf_counter() - started)
+
+
+def _producer(target: Target, topic: str, *, shared: bool) -> cosmodrome.Producer:
+    target.topic(topic)
+    batching = cosmodrome.Batching() if shared else cosmodrome.Batching(messages=1)
+    return cosmodrome.Producer(target.endpoint, topics=[topic], batching=batching)
 
 
 async def push(target: Target, topic: str, messages: int) -> float:
@@ -108,7 +128,7 @@ async def latency(target: Target, rate: int, seconds: int) -> dict[str, float]:
 
 async def _wave(producer: cosmodrome.Producer, topic: str) -> None:
     await asyncio.gather(
-        *(producer.send(cosmodrome.Message(topic, BODY, tag="a")) for _ in range(WAVE))
+        *(producer.send(cosmodrome.Message(topic, BODY, tag="a")) for _ in range(TASKS))
     )
 
 

@@ -8,6 +8,12 @@ from types import MappingProxyType
 
 from cosmodrome.errors import IllegalArgument
 
+_NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
+
+
+def _no_properties() -> Mapping[str, str]:
+    return _NO_PROPERTIES
+
 
 class MessageType(IntEnum):
     """What a message needs of the broker; the numbers of the wire."""
@@ -98,7 +104,8 @@ class Message:
         if not self.body:
             raise IllegalArgument("a message needs a body; some clients drop empty ones")
         set_ = object.__setattr__  # frozen for users, normalised here
-        set_(self, "keys", (self.keys,) if isinstance(self.keys, str) else tuple(self.keys))
+        if type(self.keys) is not tuple:
+            set_(self, "keys", (self.keys,) if isinstance(self.keys, str) else tuple(self.keys))
         if type(self.body) is not bytes:
             set_(self, "body", bytes(self.body))
         if self.tag or self.keys or self.properties:
@@ -251,13 +258,6 @@ class SendReceipt:
     transaction_id: str = ""
     recall_handle: str = ""
     endpoint: str = ""
-
-
-_NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
-
-
-def _no_properties() -> Mapping[str, str]:
-    return _NO_PROPERTIES
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,12 +52,13 @@ class Batching:
     """How concurrent sends share requests.
 
     Attributes:
-        messages: In one request at most; 1 switches sharing off.
+        messages: In one request at most; 1 switches sharing off. Over 64, what waits is shared out
+            among the requests that may begin now, so that broker and producer work side by side.
         body_bytes: In one request at most.
         requests: Under way at the same time, per topic.
     """
 
-    messages: int = 64
+    messages: int = 256
     body_bytes: int = 1 << 20
     requests: int = 4
 
@@ -115,6 +116,7 @@ class Producer(Client):
         self._with_digest = with_digest
         self._told = settings.ProducerSettings()
         self._now_ms = clock.clock_of(str(self._access_point))
+        self._encoder: convert.Encoder
         self._sender: Sender
         self._outbox: Outbox
 
@@ -235,15 +237,9 @@ class Producer(Client):
     # How a message goes.
 
     def _encode(self, message: Message, *, is_transaction: bool = False) -> pb.Message:
-        wire = convert.to_wire(
-            message,
-            _ids.next(),
-            self._now_ms(),
-            born_host=self._born_host,
-            is_transaction=is_transaction,
+        wire = self._encoder.wire(
+            message, _ids.next(), self._now_ms(), is_transaction=is_transaction
         )
-        if self._configuration.namespace:
-            wire.topic.resource_namespace = self._configuration.namespace
         if self._compress_above is not None and len(wire.body) > self._compress_above:
             convert.compress(wire)
         if self._with_digest:
@@ -458,7 +454,8 @@ class Producer(Client):
 
     async def _on_started(self) -> None:
         timeout_s = self._configuration.request_timeout_s
-        self._born_host = self._client_id.partition("@")[0]
+        born_host = self._client_id.partition("@")[0]
+        self._encoder = convert.Encoder(born_host, self._configuration.namespace)
         bounds = Bounds(self._batching.messages, self._batching.body_bytes, self._batching.requests)
         self._outbox = Outbox(bounds, self._in_flight, self._tasks, self._exchange)
         self._sender = Sender(

@@ -29,7 +29,6 @@ class _Ticket:
 
     wire: pb.Message
     future: "asyncio.Future[SendReceipt]"
-    size: int
 
 
 class Outbox:
@@ -59,7 +58,7 @@ class Outbox:
         queue = self._queues.get(message.topic)
         if queue is None:
             queue = self._queues[message.topic] = SendQueue(self._bounds)
-        ticket = _Ticket(wire, future, size)
+        ticket = _Ticket(wire, future)
         queue.add(Waiting(ticket, message.message_type, message.message_group, size))
         # At the end of this turn of the loop: sends begun together go together.
         if len(queue) == 1:
@@ -77,7 +76,7 @@ class Outbox:
         """Tell everybody who still waits, for a request or for room, that none will come."""
         for queue in self._queues.values():
             for waiting in queue.abandon():
-                self._in_flight.give(waiting.ticket.size)
+                self._in_flight.give(waiting.body_bytes)
                 _settle(waiting.ticket.future, _closed())
         self._in_flight.close()
 
@@ -97,7 +96,7 @@ class Outbox:
         finally:
             queue.done(batch)
             for waiting, outcome in zip(batch, results, strict=True):
-                self._in_flight.give(waiting.ticket.size)
+                self._in_flight.give(waiting.body_bytes)
                 _settle(waiting.ticket.future, outcome)
             self._pump(topic, queue)
             if self._idle and queue.is_idle:

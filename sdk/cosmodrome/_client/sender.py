@@ -229,9 +229,10 @@ def outcomes(answer: Answer, topic: str, messages: list[pb.Message]) -> list[Out
     if len(entries) < len(messages):
         _raise_if_refused(answer, entries[0])
         return [_unplaced(message, topic, answer.endpoint) for message in messages]
+    # A slice, because a protobuf list iterates through Python.
     return [
         _outcome(entry, message, topic, answer)
-        for entry, message in zip(entries, messages, strict=False)
+        for entry, message in zip(entries[:], messages, strict=False)
     ]
 
 

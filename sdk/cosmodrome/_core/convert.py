@@ -1,5 +1,6 @@
 """Between our values and the wire: messages out, views in."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
@@ -10,37 +11,76 @@ from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
 
 _KNOWN_TYPES = frozenset(int(kind) for kind in MessageType)
+_TEMPLATES_MAX = 1024
 
 
-def to_wire(
-    message: Message, message_id: str, born_ms: int, *, born_host: str, is_transaction: bool = False
-) -> pb.Message:
-    """A message as it is sent. `born_ms` also is what a delay counts from."""
-    kind = MessageType.TRANSACTION if is_transaction else message.message_type
-    wire = pb.Message(
-        body=message.body,
-        topic=pb.Resource(name=message.topic),
-        system_properties=pb.SystemProperties(
-            message_id=message_id,
-            message_type=pb.MessageType.ValueType(kind),
-            body_encoding=pb.IDENTITY,
-            born_host=born_host,
-        ),
-    )
-    system = wire.system_properties
-    system.born_timestamp.seconds = born_ms // 1000
-    system.born_timestamp.nanos = born_ms % 1000 * 1_000_000
-    if message.properties:
-        wire.user_properties.update(message.properties)
-    if message.tag:
-        system.tag = message.tag
-    if message.keys:
-        system.keys.extend(message.keys)
-    if message.trace_context:
-        system.trace_context = message.trace_context
-    if kind is not MessageType.NORMAL:
-        _add_kind(system, message, born_ms)
-    return wire
+@dataclass(slots=True)
+class _Template:
+    """What messages of one topic that are sent in one millisecond share."""
+
+    wire: pb.Message
+    born_ms: int = -1
+
+    def date(self, born_ms: int) -> None:
+        """Be born now."""
+        self.born_ms = born_ms
+        born = self.wire.system_properties.born_timestamp
+        born.seconds = born_ms // 1000
+        born.nanos = born_ms % 1000 * 1_000_000
+
+
+class Encoder:
+    """Makes one producer's messages what goes over the wire.
+
+    Args:
+        born_host: Where they are sent from.
+        namespace: That of the client.
+    """
+
+    def __init__(self, born_host: str, namespace: str) -> None:
+        self._born_host = born_host
+        self._namespace = namespace
+        self._templates: dict[str, _Template] = {}
+
+    def wire(
+        self, message: Message, message_id: str, born_ms: int, *, is_transaction: bool = False
+    ) -> pb.Message:
+        """A message as it is sent. `born_ms` also is what a delay counts from."""
+        template = self._templates.get(message.topic) or self._template(message.topic)
+        if template.born_ms != born_ms:
+            template.date(born_ms)
+        wire = pb.Message()
+        wire.CopyFrom(template.wire)  # a fifth of what setting each field costs
+        wire.body = message.body
+        system = wire.system_properties
+        system.message_id = message_id
+        if message.properties:
+            wire.user_properties.update(message.properties)
+        if message.tag:
+            system.tag = message.tag
+        if message.keys:
+            system.keys.extend(message.keys)
+        if message.trace_context:
+            system.trace_context = message.trace_context
+        kind = MessageType.TRANSACTION if is_transaction else message.message_type
+        if kind is not MessageType.NORMAL:
+            system.message_type = pb.MessageType.ValueType(kind)
+            _add_kind(system, message, born_ms)
+        return wire
+
+    def _template(self, topic: str) -> _Template:
+        if len(self._templates) >= _TEMPLATES_MAX:
+            self._templates.clear()
+        made = _Template(
+            pb.Message(
+                topic=pb.Resource(name=topic, resource_namespace=self._namespace),
+                system_properties=pb.SystemProperties(
+                    message_type=pb.NORMAL, body_encoding=pb.IDENTITY, born_host=self._born_host
+                ),
+            )
+        )
+        self._templates[topic] = made
+        return made
 
 
 def _add_kind(system: pb.SystemProperties, message: Message, born_ms: int) -> None:

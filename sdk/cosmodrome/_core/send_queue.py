@@ -19,6 +19,8 @@ from typing import Generic, TypeVar
 from cosmodrome.message import MessageType
 
 Ticket = TypeVar("Ticket")
+# A request of more messages costs less of each; one of all that wait leaves the others idle.
+SHARE_MIN = 64
 # How far past a message that must wait others are looked for: bounds the work of `take`.
 LOOK_AHEAD = 512
 
@@ -43,7 +45,7 @@ class Bounds:
         requests: Under way at the same time, per topic.
     """
 
-    messages: int = 64
+    messages: int = 256
     body_bytes: int = 1 << 20
     requests: int = 4
 
@@ -78,7 +80,7 @@ class SendQueue(Generic[Ticket]):
         batch: list[Waiting[Ticket]] = []
         passed: list[Waiting[Ticket]] = []
         passed_groups: set[str] = set()
-        size = 0
+        size = most = 0
         while self._waiting and len(passed) < LOOK_AHEAD:
             one = self._waiting.popleft()
             if self._must_wait(one, batch, passed_groups, size):
@@ -86,9 +88,10 @@ class SendQueue(Generic[Ticket]):
                 if one.message_group:
                     passed_groups.add(one.message_group)
                 continue
+            most = most or self._most(one.kind)
             batch.append(one)
             size += one.body_bytes
-            if len(batch) >= self._most(one.kind):
+            if len(batch) >= most:
                 break
         self._waiting.extendleft(reversed(passed))
         if batch:
@@ -104,11 +107,18 @@ class SendQueue(Generic[Ticket]):
     def done(self, batch: list[Waiting[Ticket]]) -> None:
         """A request ended, well or not."""
         self._under_way -= 1
-        self._busy_groups.difference_update(one.message_group for one in batch)
+        if self._busy_groups:
+            self._busy_groups.difference_update(one.message_group for one in batch)
 
     def _most(self, kind: MessageType) -> int:
-        batches = {MessageType.NORMAL: self.batches_normal, MessageType.FIFO: self.batches_fifo}
-        return self.bounds.messages if batches.get(kind, False) else 1
+        """How many messages of a kind go together now; one was taken already."""
+        is_shared = (kind is MessageType.NORMAL and self.batches_normal) or (
+            kind is MessageType.FIFO and self.batches_fifo
+        )
+        if not is_shared:
+            return 1
+        share = -(-(len(self._waiting) + 1) // (self.bounds.requests - self._under_way))
+        return min(self.bounds.messages, max(SHARE_MIN, share))
 
     def _must_wait(
         self, one: Waiting[Ticket], batch: list[Waiting[Ticket]], passed: set[str], size: int

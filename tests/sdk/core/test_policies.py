@@ -210,7 +210,7 @@ def test_delays_count_from_the_send() -> None:
 
 def test_a_message_survives_the_wire() -> None:
     sent = Message("t", b"body", tag="a", keys=["1", "2"], properties={"p": "q"})
-    wire = convert.to_wire(sent, "ID", 1_700_000_000_123, born_host="me")
+    wire = convert.Encoder("me", "").wire(sent, "ID", 1_700_000_000_123)
     convert.compress(wire)
     convert.add_digest(wire)
     view = convert.view(wire, "127.0.0.1:1")
@@ -225,3 +225,25 @@ def test_a_message_survives_the_wire() -> None:
     assert view.born_timestamp.microsecond == 123_000
     wire.body += b"!"
     assert convert.view(wire, "e:1").is_corrupted
+
+
+def test_messages_of_one_producer_share_nothing_but_what_is_theirs_together() -> None:
+    encoder = convert.Encoder("me", "space")
+    first = encoder.wire(Message("t", b"1", tag="a", message_group="g"), "ID1", 1_000)
+    second = encoder.wire(Message("t", b"2"), "ID2", 2_500, is_transaction=True)
+    third = encoder.wire(Message("u", b"3"), "ID3", 2_500)
+    told = [(w.topic.name, w.body, w.system_properties.tag) for w in (first, second, third)]
+    assert told == [("t", b"1", "a"), ("t", b"2", ""), ("u", b"3", "")]
+    assert {wire.topic.resource_namespace for wire in (first, second, third)} == {"space"}
+    kinds = [MessageType(w.system_properties.message_type) for w in (first, second, third)]
+    assert kinds == [MessageType.FIFO, MessageType.TRANSACTION, MessageType.NORMAL]
+    assert not second.system_properties.HasField("message_group")
+    born = [wire.system_properties.born_timestamp.ToMilliseconds() for wire in (first, second)]
+    assert born == [1_000, 2_500]
+
+
+def test_a_producer_of_very_many_topics_forgets_what_its_messages_share() -> None:
+    encoder = convert.Encoder("me", "")
+    for number in range(3_000):
+        assert encoder.wire(Message(f"t{number}", b"x"), "ID", 1).topic.name == f"t{number}"
+    assert len(encoder._templates) < 3_000

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cosmodrome._core.send_queue import Bounds, SendQueue, Waiting
+from cosmodrome._core.send_queue import SHARE_MIN, Bounds, SendQueue, Waiting
 from cosmodrome.message import MessageType
 
 NORMAL, FIFO, DELAY = MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY
@@ -26,6 +26,20 @@ def test_what_waits_goes_together_up_to_the_bounds() -> None:
         queue.add(waiting(number))
     assert taken(queue) == [0, 1, 2]
     assert taken(queue) == [3]
+
+
+def test_many_that_wait_are_shared_out_among_the_requests_that_may_begin() -> None:
+    queue: SendQueue[int] = SendQueue(Bounds(messages=500, requests=4))
+    for number in range(1_000):
+        queue.add(waiting(number))
+    assert [len(queue.take()) for _ in range(5)] == [250, 250, 250, 250, 0]
+
+
+def test_few_that_wait_go_in_one_request() -> None:
+    queue: SendQueue[int] = SendQueue(Bounds(messages=500, requests=4))
+    for number in range(SHARE_MIN + 6):
+        queue.add(waiting(number))
+    assert [len(queue.take()) for _ in range(3)] == [SHARE_MIN, 6, 0]
 
 
 def test_a_message_larger_than_the_bound_goes_alone() -> None:
