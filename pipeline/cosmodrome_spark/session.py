@@ -6,19 +6,17 @@
   disks and NFS (it relies on atomic renames, which those have).
 * `local[*,4]`: without the second number a failed task fails the query at once.
 * Pushdown on: our reader takes part only when its option `filterPushdown` asks.
-* A class data archive, made by the first run: the JVM starts in half the time.
+* The JVM's compilers, collector and class archive: `java.py`.
 """
 
 import os
-import shutil
-import subprocess
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cosmodrome_spark import register
 from cosmodrome_spark.errors import MissingDependency
+from cosmodrome_spark.java import java, java_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +36,8 @@ class SessionOptions:
         driver_memory: Of the JVM; it must be said before the JVM starts.
         shuffle_partitions: None for as many as cores. A checkpoint keeps the first value.
         share_classes: Keep a class data archive in the user's cache.
+        warm_workers: Fork Spark's Python workers from one that has imported what they need;
+            on this machine only.
         conf: Goes before everything here.
     """
 
@@ -46,11 +46,16 @@ class SessionOptions:
     driver_memory: str = "1g"
     shuffle_partitions: int | None = None
     share_classes: bool = False
+    warm_workers: bool = False
     conf: dict[str, str] = field(default_factory=dict)
 
 
-def build_session(options: SessionOptions) -> "SparkSession":
+def build_session(options: SessionOptions, python: str | None = None) -> "SparkSession":
     """Start Spark, or take the session that runs, and make our format known to it.
+
+    Args:
+        options: See there.
+        python: What Spark starts as Python, unless PYSPARK_PYTHON says; None for this one.
 
     Raises:
         MissingDependency: pyspark or Java is not installed.
@@ -58,13 +63,12 @@ def build_session(options: SessionOptions) -> "SparkSession":
     check_installed()
     from pyspark.sql import SparkSession  # noqa: PLC0415  # checked just above
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", python or sys.executable)
+    # Despite its name the JVM looks for data sources with this one.
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python or sys.executable)
     os.environ.setdefault("SPARK_LOCAL_HOSTNAME", "localhost")
     builder = SparkSession.builder.appName(options.app_name).master(_with_retries(options.master))
     settings = _settings(options)
-    if options.share_classes:
-        settings["spark.driver.extraJavaOptions"] = _shared_classes()
     for name, value in {**settings, **options.conf}.items():
         builder = builder.config(name, value)
     spark: SparkSession = builder.getOrCreate()
@@ -88,7 +92,7 @@ def check_installed() -> None:
         raise MissingDependency(
             "the pipeline needs pyspark: pip install 'cosmodrome[spark]'"
         ) from error
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+    if java() is None:
         raise MissingDependency(
             "the pipeline needs Java 17 or later (Debian: apt-get install openjdk-17-jre-headless)"
         )
@@ -99,6 +103,7 @@ def _settings(options: SessionOptions) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": options.driver_memory,
+        "spark.driver.extraJavaOptions": java_options(share_classes=options.share_classes),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.parquet.compression.codec": "zstd",
         "spark.sql.python.filterPushdown.enabled": "true",
@@ -126,16 +131,3 @@ def _with_retries(master: str) -> str:
     if master.startswith("local[") and "," not in master:
         return f"{master[:-1]},4]"
     return master
-
-
-def _shared_classes() -> str:
-    """Java options that use this Spark's class data archive; the first run makes it."""
-    import pyspark  # noqa: PLC0415
-
-    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False)
-    version = java.stderr.split('"')[1] if '"' in java.stderr else "unknown"
-    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "cosmodrome"
-    folder.mkdir(parents=True, exist_ok=True)
-    archive = folder / f"spark-{pyspark.__version__}-{version}.jsa"
-    use = "-XX:SharedArchiveFile" if archive.exists() else "-XX:ArchiveClassesAtExit"
-    return f"{use}={archive} -Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"

@@ -1,7 +1,5 @@
 """One Spark session for all tests of the pipeline; without Spark or Java they are skipped."""
 
-import os
-import shutil
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -10,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cosmodrome_spark.java import java
 from tests.support.pull_server import PullServer
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ def missing_for_spark() -> str:
         import pyspark  # noqa: F401
     except ImportError:
         return "Spark tests need pyspark: pip install 'cosmodrome[spark]'"
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+    if java() is None:
         return "Spark tests need Java 17 or later: apt-get install openjdk-17-jre-headless"
     return ""
 

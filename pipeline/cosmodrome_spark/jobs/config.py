@@ -122,7 +122,8 @@ def load(job: str, file: Path | None, sets: Sequence[str]) -> JobConfig:
         raise InvalidJobConfig(_unknown("section", min(unknown), SECTIONS))
     own = dict(document.get("job", {}))
     name = str(own.pop("name", job))
-    session = {"app_name": name, "share_classes": True, **document.get("session", {})}
+    defaults = {"app_name": name, "share_classes": True, "warm_workers": True}
+    session = {**defaults, **document.get("session", {})}
     return JobConfig(
         name=name,
         job=own,

@@ -26,6 +26,7 @@ from cosmodrome_spark.jobs.progress import (
     prometheus,
 )
 from cosmodrome_spark.session import build_session
+from cosmodrome_spark.zygote.start import WarmPython, warm_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,6 +60,7 @@ class JobContext:
     tell: Callable[[BatchProgress], None] = field(default_factory=Teller)
     session: "SparkSession | None" = None
     _started: "SparkSession | None" = None
+    _warm: WarmPython | None = None
 
     @property
     def spark(self) -> "SparkSession":
@@ -66,7 +68,7 @@ class JobContext:
         if self.session is not None:
             return self.session
         if self._started is None:
-            self._started = build_session(self.config.session)
+            self._started = self._start()
         return self._started
 
     def close(self) -> None:
@@ -74,6 +76,15 @@ class JobContext:
         if self._started is not None:
             self._started.stop()
             self._started = None
+        if self._warm is not None:
+            self._warm.close()
+            self._warm = None
+
+    def _start(self) -> "SparkSession":
+        options = self.config.session
+        if options.warm_workers and options.master.startswith("local"):
+            self._warm = warm_python()
+        return build_session(options, python=self._warm.executable if self._warm else None)
 
 
 @contextmanager
