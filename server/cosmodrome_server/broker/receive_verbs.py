@@ -67,7 +67,7 @@ class ReceiveVerbs(SettleVerbs):
     def _begun(self, group: GroupState, topic: TopicState) -> Consumption:
         """The consumption of the group on the topic, begun on every queue."""
         consumption = self._shard.consumptions.of(group.group_id, topic.topic_id)
-        if consumption is None or len(consumption.progress) < topic.topic.queues:
+        if consumption is None or consumption.queues < topic.topic.queues:
             for record in self._shard.plan_begin(group.group_id, group.group, topic, self._now()):
                 self._put(record)
             consumption = self._shard.consumptions.of(group.group_id, topic.topic_id)

@@ -192,7 +192,7 @@ class SettleVerbs(SendVerbs):
                 f"receipt handle is not of consumer group {group} and topic {topic}"
             )
         consumption = self._shard.consumptions.by_pair.get((receipt.group_id, receipt.topic_id))
-        progress = None if consumption is None else consumption.progress.get(receipt.queue_id)
+        progress = None if consumption is None else consumption.find(receipt.queue_id)
         if progress is None:
             raise stale(receipt, receipt.base)
         return owner, progress

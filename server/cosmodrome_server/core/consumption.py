@@ -1,47 +1,20 @@
-"""All progress of all groups: what records do to it, and what time does to it.
+"""One group's progress on one topic: awake where something goes on, else an offset.
 
-    (group, topic) ─▶ Consumption ─▶ queue ─▶ Progress ─▶ leases
-                                                 ▲
-    deadlines  heap of (deadline, lease id, progress): one entry per lease, however many
-               messages it holds; an entry whose lease was settled or renewed since is
-               passed over when it surfaces
-    packed     the same of blocks of leases: (first deadline, last id, progress, block).
-               Leases are packed when the heaps are swept; those due soon are unpacked
-               and get an entry each, so that all end in one order, packed or not
-    renewals   the same, of leases whose client is asked for, a while before the deadline
+    queue id    0     1     2     3
+    awake             ●                 a `Progress` each
+    resting     17          0     9_001 a number each (`core.resting`)
 
-Time is a record like any other: each one carries the lease clock, and `advance` ends the
-leases due by then before the record is applied. Live, the shell advances more often; as
-what an expiry does depends on the lease alone, the state is the same.
+Whether a queue is awake is never to be seen from outside: rows say the same of both.
 """
 
-import heapq
 from collections.abc import Iterator
 
 from cosmodrome_server.core import progress_row
-from cosmodrome_server.core.catalogue import Catalogue
-from cosmodrome_server.core.lease import Lease, LeaseBlock
-from cosmodrome_server.core.machine import NEVER_MS, DirtyRow, Row
-from cosmodrome_server.core.progress import Place, Progress
-from cosmodrome_server.core.records import (
-    Ack,
-    AckMany,
-    ChangeInvisible,
-    ConsumptionRecord,
-    DeadLetter,
-    Pop,
-    Renew,
-    SetOffset,
-)
+from cosmodrome_server.core.machine import Row
+from cosmodrome_server.core.progress import Progress
+from cosmodrome_server.core.resting import RestingQueues
 
 Pair = tuple[int, int]
-
-# A lease is renewed this long before it ends, or at half its time if that is shorter.
-RENEW_AHEAD_MS = 10_000
-# Entries of heaps that are swept no earlier.
-_SWEEP_MIN = 1_024
-# Leases of a block that are due within this of its first are unpacked with it.
-_UNPACK_AHEAD_MS = 1_000
 
 
 class Consumption:
@@ -49,345 +22,88 @@ class Consumption:
 
     Attributes:
         pair: (group id, topic id).
-        progress: Queue id → progress.
+        awake: Queue id → progress, of the queues where it is not at rest.
         turn: The queue the next receive begins with.
         is_ready_first: Whether the odd place of the next batch is for a redelivery.
         inflight: Messages under leases.
         pops: How often messages were handed out.
     """
 
-    __slots__ = ("inflight", "is_ready_first", "pair", "pops", "progress", "turn")
+    __slots__ = ("_resting", "awake", "inflight", "is_ready_first", "pair", "pops", "turn")
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
-        self.progress: dict[int, Progress] = {}
+        self.awake: dict[int, Progress] = {}
+        self._resting = RestingQueues()
         self.turn = 0
         self.is_ready_first = False
         self.inflight = 0
         self.pops = 0
 
+    def __contains__(self, queue_id: int) -> bool:
+        """Whether the group has begun on a queue."""
+        return queue_id in self.awake or self._resting.get(queue_id) is not None
 
-class Consumptions:
-    """The machine of deliveries. See `core.machine` for the contract of its methods."""
+    @property
+    def queues(self) -> int:
+        """On how many queues the group has begun."""
+        return len(self.awake) + len(self._resting)
 
-    row_prefix = progress_row.PREFIX
-
-    def __init__(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
-        self.by_pair: dict[Pair, Consumption] = {}
-        self.last_lease_id = 0
-        # What time and records left for others to do; whoever does it empties them.
-        self.became_ready: dict[Place, None] = {}
-        self.exhausted: dict[tuple[Place, int], None] = {}
-        self._deadlines: list[tuple[int, int, Progress]] = []
-        self._packed: list[tuple[int, int, Progress, LeaseBlock]] = []
-        self._renewals: list[tuple[int, int, Progress]] = []
-        self._sweep_at = _SWEEP_MIN
-        self._leases_of_client: dict[str, dict[int, Progress]] = {}
-        self._dirty: list[Progress] = []
-        self._deleted: dict[bytes, None] = {}
-
-    def of(self, group_id: int, topic_id: int) -> Consumption | None:
-        """The consumption of a group on a topic, None before its first."""
-        return self.by_pair.get((group_id, topic_id))
-
-    def at(self, place: Place) -> Progress:
-        """The progress at a place that is known to exist."""
-        return self.by_pair[place[:2]].progress[place[2]]
-
-    def find(self, place: Place) -> Progress | None:
-        """The progress at a place, None if there is none."""
-        consumption = self.by_pair.get(place[:2])
-        return None if consumption is None else consumption.progress.get(place[2])
-
-    def apply(self, record: ConsumptionRecord) -> None:
-        """Do what the record says; `advance` to its time was called before."""
-        match record:
-            case Ack():
-                self.apply_ack(record)
-            case Pop():
-                self.apply_pop(record)
-            case AckMany():
-                self._apply_many(record)
-            case ChangeInvisible():
-                self._apply_change(record)
-            case Renew():
-                self._apply_renew(record)
-            case DeadLetter():
-                self._apply_settled(record.lease_id, record.queue_offset, record)
-            case SetOffset():
-                self._apply_offset(record)
-
-    def apply_pop(self, record: Pop) -> None:
-        """Hand messages out."""
-        consumption, progress = self._place_of(record)
-        replaced = progress.leases.get(record.replaces)
-        lease = progress.pop(record)
-        if replaced is not None:
-            consumption.inflight -= record.mask.bit_count()
-            if not replaced.mask:
-                self._forget_client(replaced)
-        consumption.turn = record.queue_id + 1
-        consumption.pops += 1
-        consumption.is_ready_first = bool(record.count)
-        if lease is not None:
-            consumption.inflight += lease.mask.bit_count()
-            self.last_lease_id = max(self.last_lease_id, record.lease_id)
-            self._watch(progress, lease)
-        self._soil(progress)
-
-    def apply_ack(self, record: Ack) -> None:
-        """End a delivery for good."""
-        self._apply_settled(record.lease_id, record.queue_offset, record)
-
-    def _apply_settled(self, lease_id: int, queue_offset: int, record: Ack | DeadLetter) -> None:
-        consumption, progress = self._place_of(record)
-        lease = progress.settle(lease_id, queue_offset)
-        if lease is not None:
-            consumption.inflight -= 1
-            if lease.client_id and not lease.mask:
-                self._forget_client(lease)
-        self._soil(progress)
-
-    def _apply_many(self, record: AckMany) -> None:
-        consumption, progress = self._place_of(record)
-        lease, left = progress.settle_many(record.lease_id, record.base, record.mask)
-        if lease is not None:
-            consumption.inflight -= left
-            if lease.client_id and not lease.mask:
-                self._forget_client(lease)
-        self._soil(progress)
-
-    def _place_of(
-        self, record: Pop | Ack | AckMany | ChangeInvisible | Renew | DeadLetter
-    ) -> tuple[Consumption, Progress]:
-        consumption = self.by_pair.get((record.group_id, record.topic_id))
-        progress = None if consumption is None else consumption.progress.get(record.queue_id)
-        if consumption is None or progress is None:
-            return self._mend(record)
-        return consumption, progress
-
-    def _mend(
-        self, record: Pop | Ack | AckMany | ChangeInvisible | Renew | DeadLetter
-    ) -> tuple[Consumption, Progress]:
-        """In replay: the frame that began this progress was damaged. Begin it here.
-
-        Raises:
-            KeyError: Its group or topic is as unknown.
-        """
-        start = record.base if isinstance(record, Pop) else 0
-        place = (record.group_id, record.topic_id, record.queue_id)
-        self._apply_offset(SetOffset(record.at_ms, *place, start))
-        return self._place_of(record)
-
-    def _apply_change(self, record: ChangeInvisible) -> None:
-        consumption, progress = self._place_of(record)
-        old, lease = progress.change(record)
-        if old is None:
-            consumption.inflight += 1
-        elif not old.mask:
-            self._forget_client(old)
-        self.last_lease_id = max(self.last_lease_id, lease.lease_id)
-        self._watch(progress, lease)
-        self._soil(progress)
-
-    def _apply_renew(self, record: Renew) -> None:
-        _, progress = self._place_of(record)
-        lease = progress.leases.get(record.lease_id)
-        if lease is None:
-            return
-        progress.leases.discard(lease.lease_id)
-        lease.deadline_ms = record.at_ms + record.invisible_ms
-        lease.renewals += 1
-        progress.leases.add(lease)
-        if record.is_last:
-            self._forget_client(lease)
-            lease.client_id = ""
-        self._watch(progress, lease)
-        self._soil(progress)
-
-    def _apply_offset(self, record: SetOffset) -> None:
-        place = (record.group_id, record.topic_id, record.queue_id)
-        consumption = self.by_pair.get(place[:2])
-        if consumption is None:
-            consumption = self._begin(place[:2])
-        progress = consumption.progress.get(record.queue_id)
+    def find(self, queue_id: int) -> Progress | None:
+        """The progress on a queue, to be read; None if the group has not begun there."""
+        progress = self.awake.get(queue_id)
         if progress is None:
-            progress = Progress(place, record.queue_offset)
-            progress.is_reset_pending = record.is_reset
-            consumption.progress[record.queue_id] = progress
-        else:
-            consumption.inflight -= progress.inflight
-            for lease in progress.leases:
-                self._forget_client(lease)
-            progress.move_to(record.queue_offset, is_reset=record.is_reset)
-        self.became_ready[place] = None
-        self._soil(progress)
+            queue_offset = self._resting.get(queue_id)
+            if queue_offset is not None:
+                return Progress((*self.pair, queue_id), queue_offset)
+        return progress
 
-    def _begin(self, pair: Pair) -> Consumption:
-        group_id, topic_id = pair
-        known = self._catalogue
-        if group_id not in known.groups_by_id or topic_id not in known.topics_by_id:
-            raise KeyError(f"group {group_id} or topic {topic_id} is unknown")
-        consumption = self.by_pair[pair] = Consumption(pair)
-        return consumption
+    def at(self, queue_id: int) -> Progress:
+        """`find` of a queue where the group is known to have begun."""
+        progress = self.find(queue_id)
+        assert progress is not None, f"it has not begun on queue {queue_id}"
+        return progress
 
-    def _watch(self, progress: Progress, lease: Lease) -> None:
-        self._enter(progress, lease)
-        if len(self._deadlines) + len(self._renewals) >= self._sweep_at:
-            self._sweep()
+    def cursor(self, queue_id: int) -> int:
+        """`at(queue_id).cursor`, of a queue that is not awake."""
+        queue_offset = self._resting.get(queue_id)
+        assert queue_offset is not None, f"it has not begun on queue {queue_id}"
+        return queue_offset
 
-    def _enter(self, progress: Progress, lease: Lease) -> None:
-        heapq.heappush(self._deadlines, (lease.deadline_ms, lease.lease_id, progress))
-        if lease.client_id:
-            left = lease.deadline_ms - lease.popped_ms
-            ahead = min(RENEW_AHEAD_MS, left // 2)
-            heapq.heappush(self._renewals, (lease.deadline_ms - ahead, lease.lease_id, progress))
-            self._leases_of_client.setdefault(lease.client_id, {})[lease.lease_id] = progress
+    def wake(self, queue_id: int) -> Progress | None:
+        """The progress on a queue that is not awake, to be changed; None if there is none."""
+        queue_offset = self._resting.take(queue_id)
+        if queue_offset is None:
+            return None
+        progress = self.awake[queue_id] = Progress((*self.pair, queue_id), queue_offset)
+        return progress
 
-    def _sweep(self) -> None:
-        """Drop the entries of leases that are no more, and pack those that pile up."""
-        self._renewals = [entry for entry in self._renewals if entry[1] in entry[2].leases]
-        heapq.heapify(self._renewals)
-        self._packed = [entry for entry in self._packed if entry[3]]
-        heapq.heapify(self._packed)
-        live = [entry for entry in self._deadlines if entry[1] in entry[2].leases]
-        packed: set[int] = set()
-        for progress in dict.fromkeys(entry[2] for entry in live):
-            for block in progress.leases.pack():
-                self._watch_block(progress, block)
-                packed.update(block.ids)
-        self._deadlines = [entry for entry in live if entry[1] not in packed]
-        heapq.heapify(self._deadlines)
-        self._sweep_at = max(_SWEEP_MIN, 2 * (len(self._deadlines) + len(self._renewals)))
+    def rest(self, queue_id: int) -> None:
+        """Keep nothing but the offset of a progress that is at rest."""
+        self._resting.lay(queue_id, self.awake.pop(queue_id).cursor, is_saved=False)
+        if not self.awake:
+            # A dict never shrinks by itself.
+            self.awake = {}
 
-    def _watch_block(self, progress: Progress, block: LeaseBlock) -> None:
-        entry = (block.first_deadline_ms, block.last_id, progress, block)
-        heapq.heappush(self._packed, entry)
-
-    def _forget_client(self, lease: Lease) -> None:
-        of_client = self._leases_of_client.get(lease.client_id)
-        if of_client is not None:
-            of_client.pop(lease.lease_id, None)
-            if not of_client:
-                del self._leases_of_client[lease.client_id]
-
-    def _soil(self, progress: Progress) -> None:
-        progress.row = None
-        if not progress.is_dirty:
-            progress.is_dirty = True
-            self._dirty.append(progress)
-
-    def advance(self, lease_ms: int) -> None:
-        """End every lease due at or before `lease_ms`."""
-        while self._packed and self._packed[0][0] <= lease_ms:
-            _, _, progress, block = heapq.heappop(self._packed)
-            for due in progress.leases.unpack_due(block, lease_ms + _UNPACK_AHEAD_MS):
-                heapq.heappush(self._deadlines, (due.deadline_ms, due.lease_id, progress))
-            if block:
-                self._watch_block(progress, block)
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][0] <= lease_ms:
-            deadline_ms, lease_id, progress = heapq.heappop(deadlines)
-            lease = progress.leases.get(lease_id)
-            if lease is not None and lease.deadline_ms <= deadline_ms:
-                self._expire(progress, lease)
-
-    def _expire(self, progress: Progress, lease: Lease) -> None:
-        self._forget_client(lease)
-        offsets = progress.expire(lease)
-        group_id, topic_id, _ = progress.place
-        self.by_pair[group_id, topic_id].inflight -= len(offsets)
-        if progress.ready[offsets[0]] > self._catalogue.groups_by_id[group_id].group.max_attempts:
-            for queue_offset in offsets:
-                self.exhausted[progress.place, queue_offset] = None
-        self.became_ready[progress.place] = None
-        self._soil(progress)
-
-    def due_renewals(self, lease_ms: int) -> list[tuple[Progress, Lease]]:
-        """Take the leases whose client must be looked for now."""
-        renewals = self._renewals
-        due = []
-        while renewals and renewals[0][0] <= lease_ms:
-            _, lease_id, progress = heapq.heappop(renewals)
-            lease = progress.leases.get(lease_id)
-            # An earlier entry of a lease renewed since is early: its own entry follows.
-            if lease is not None and lease.client_id and lease.deadline_ms > lease_ms:
-                ahead = min(RENEW_AHEAD_MS, (lease.deadline_ms - lease.popped_ms) // 2)
-                if lease.deadline_ms - ahead <= lease_ms:
-                    due.append((progress, lease))
-        return due
-
-    def leases_of(self, client_id: str) -> list[tuple[Progress, Lease]]:
-        """The leases that are renewed for a client."""
-        of_client = self._leases_of_client.get(client_id, {})
-        return [
-            (progress, lease)
-            for lease_id, progress in of_client.items()
-            if (lease := progress.leases.get(lease_id)) is not None
-        ]
-
-    def next_deadline_ms(self) -> int:
-        """When `advance` or `due_renewals` may next have something to do, on the lease clock."""
-        first = self._deadlines[0][0] if self._deadlines else NEVER_MS
-        if self._renewals and self._renewals[0][0] < first:
-            first = self._renewals[0][0]
-        if self._packed and self._packed[0][0] < first:
-            first = self._packed[0][0]
-        return first
-
-    def drop_topic(self, topic_id: int) -> None:
-        """Forget what groups did on a deleted topic."""
-        self._drop([pair for pair in self.by_pair if pair[1] == topic_id])
-
-    def drop_group(self, group_id: int) -> None:
-        """Forget what a deleted group did."""
-        self._drop([pair for pair in self.by_pair if pair[0] == group_id])
-
-    def _drop(self, pairs: list[Pair]) -> None:
-        for pair in pairs:
-            for progress in self.by_pair.pop(pair).progress.values():
-                for lease in progress.leases:
-                    self._forget_client(lease)
-                progress.leases.clear()
-                self.became_ready.pop(progress.place, None)
-                self._deleted[progress_row.encode_key(progress.place)] = None
-        gone = set(pairs)
-        for work in [work for work in self.exhausted if work[0][:2] in gone]:
-            del self.exhausted[work]
+    def restore(self, queue_id: int, queue_offset: int) -> None:
+        """Take back a progress at rest, at start."""
+        self._resting.lay(queue_id, queue_offset, is_saved=True)
 
     def rows(self) -> Iterator[Row]:
         """All progress."""
-        for consumption in self.by_pair.values():
-            for progress in consumption.progress.values():
-                yield progress_row.encode_key(progress.place), progress_row.value_of(progress)
+        for progress in self.awake.values():
+            yield progress_row.encode_key(progress.place), progress_row.value_of(progress)
+        for queue_id, queue_offset in self._resting:
+            key = progress_row.encode_key((*self.pair, queue_id))
+            yield key, progress_row.resting_value(queue_offset)
 
-    def dirty_rows(self) -> Iterator[DirtyRow]:
-        """Progress that changed since the last call."""
-        deleted, self._deleted = self._deleted, {}
-        dirty, self._dirty = self._dirty, []
-        for key in deleted:
-            yield key, None
-        for progress in dirty:
-            progress.is_dirty = False
-            key = progress_row.encode_key(progress.place)
-            if key not in deleted:
-                yield key, progress_row.value_of(progress)
+    def dirty_rows(self) -> Iterator[Row]:
+        """What was laid down before its row was taken."""
+        for queue_id, queue_offset in self._resting.save():
+            key = progress_row.encode_key((*self.pair, queue_id))
+            yield key, progress_row.resting_value(queue_offset)
 
-    def restore(self, key: bytes, value: bytes) -> None:
-        """Take back one progress; groups and topics are there already."""
-        progress = progress_row.decode(progress_row.decode_key(key), value)
-        group_id, topic_id, queue_id = progress.place
-        consumption = self.by_pair.setdefault(
-            (group_id, topic_id), Consumption((group_id, topic_id))
-        )
-        consumption.progress[queue_id] = progress
-        consumption.inflight += progress.inflight
-        for lease in progress.leases:
-            self._enter(progress, lease)
-        if len(self._deadlines) >= self._sweep_at:
-            self._sweep()
-        attempts_max = self._catalogue.groups_by_id[group_id].group.max_attempts
-        for queue_offset, attempt in progress.ready.items():
-            if attempt > attempts_max:
-                self.exhausted[progress.place, queue_offset] = None
+    def keys(self) -> Iterator[bytes]:
+        """The keys of all progress."""
+        for queue_id in (*self.awake, *(queue_id for queue_id, _ in self._resting)):
+            yield progress_row.encode_key((*self.pair, queue_id))

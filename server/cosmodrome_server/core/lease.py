@@ -10,7 +10,7 @@ places in a dict and in a heap. So leases of one message that pile up are packed
                           offsets   80 81 83 84 …    24 bytes a lease
                           terms     deadline · attempt · whether it is suspended
 
-Which are packed depends on what else was in flight when they were (`core.consumption`), so
+Which are packed depends on what else was in flight when they were (`core.consumptions`), so
 it is never to be seen from outside: not in rows, not in what expires, not in its order.
 """
 

@@ -57,7 +57,7 @@ def accumulation(
     ready = 0
     oldest_unconsumed = oldest_ready = 0
     for queue_id, end in enumerate(visible):
-        progress = None if consumption is None else consumption.progress.get(queue_id)
+        progress = None if consumption is None else consumption.find(queue_id)
         first = min(reader.min_offset(topic_id, queue_id), end)
         floor = first if progress is None else max(first, progress.done.floor)
         cursor = first if progress is None else max(first, progress.cursor)

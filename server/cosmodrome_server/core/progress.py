@@ -13,7 +13,7 @@ Between floor and cursor every offset is in exactly one of three places:
 A lease is one per pop call, however many messages it holds (`core.lease`). Messages are
 never copied to be delivered again.
 
-Everything here is changed by `core.consumption` only, when it applies a record. Live, a
+Everything here is changed by `core.consumptions` only, when it applies a record. Live, a
 record always fits the state it was planned against. In replay it may not, when a damaged
 frame before it was passed over: then what is missing is taken as if it had been there.
 """
@@ -69,6 +69,18 @@ class Progress:
         self.is_reset_pending = False
         self.is_dirty = False
         self.row: bytes | None = None
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether its floor is all there is to know."""
+        return (
+            self.cursor == self.done.floor
+            and not self.leases
+            and not self.ready
+            and not self.attempt_id
+            and not self.is_reset_pending
+            and not self.done.above_floor()
+        )
 
     @property
     def inflight(self) -> int:
@@ -129,6 +141,12 @@ class Progress:
         shift = record.base - old.base
         self.leases.take(old, record.mask << shift if shift >= 0 else record.mask >> -shift)
 
+    def _forget_attempt(self) -> None:
+        """Nothing is left that a repeated receive could take over."""
+        if self.attempt_id and not self.leases:
+            self.attempt_id = ""
+            self.attempt_leases = []
+
     def _remember_attempt(self, record: Pop) -> None:
         if record.attempt_id != self.attempt_id:
             self.attempt_id = record.attempt_id
@@ -143,6 +161,8 @@ class Progress:
         lease = self._leave(lease_id, queue_offset)
         if lease is None:
             self.ready.pop(queue_offset, None)
+        else:
+            self._forget_attempt()
         self.done.add(queue_offset)
         return lease
 
@@ -156,6 +176,7 @@ class Progress:
         if lease is None or not left:
             return None, 0
         self.leases.take(lease, left)
+        self._forget_attempt()
         return lease, left.bit_count()
 
     def _leave(self, lease_id: int, queue_offset: int) -> Lease | None:
@@ -182,6 +203,7 @@ class Progress:
     def expire(self, lease: Lease) -> list[int]:
         """Make what is left of a lease ready; return those offsets, ascending."""
         self.leases.discard(lease.lease_id)
+        self._forget_attempt()
         offsets = lease.offsets()
         attempt = lease.attempt if lease.is_suspended else min(lease.attempt + 1, ATTEMPT_MAX)
         for queue_offset in offsets:

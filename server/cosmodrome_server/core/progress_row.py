@@ -53,6 +53,17 @@ def value_of(progress: Progress) -> bytes:
     return row
 
 
+def resting_value(queue_offset: int) -> bytes:
+    """The value of a progress at rest at an offset."""
+    return _HEAD.pack(queue_offset, queue_offset, 0, 0, 0, 0, 0, 0)
+
+
+def resting_offset(value: bytes) -> int | None:
+    """The inverse of `resting_value`; None if more is known than that."""
+    is_short = len(value) == _HEAD.size and value[:8] == value[8:16] and not any(value[16:])
+    return _NUMBER.unpack_from(value)[0] if is_short else None
+
+
 def encode_value(progress: Progress) -> bytes:
     """The value of a progress."""
     chunks = progress.done.above_floor()

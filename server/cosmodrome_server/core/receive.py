@@ -96,23 +96,23 @@ class ReceivePlanner:
     ) -> ReceivePlan:
         """Take from the queues in `order`; `ends` are those of the queues by id."""
         waiting = fresh = 0
+        behind = []
         for queue_id in order:
-            progress = consumption.progress[queue_id]
-            if progress.ready:
+            progress = consumption.awake.get(queue_id)
+            if progress is not None and progress.ready:
                 waiting += len(progress.ready)
-            if ends[queue_id] > progress.cursor:
-                fresh += ends[queue_id] - progress.cursor
+            cursor = consumption.cursor(queue_id) if progress is None else progress.cursor
+            if ends[queue_id] > cursor:
+                fresh += ends[queue_id] - cursor
+                behind.append(queue_id)
         is_ready_last = self._demand.is_ready_last
         if waiting and not is_ready_last:
             half = (self._room + consumption.is_ready_first) // 2
             self._take_ready(consumption, order, max(half, self._room - fresh))
-        if fresh:
-            for queue_id in order:
-                if not self._room:
-                    break
-                progress = consumption.progress[queue_id]
-                if ends[queue_id] > progress.cursor:
-                    self._take_fresh(progress, ends[queue_id])
+        for queue_id in behind:
+            if not self._room:
+                break
+            self._take_fresh(consumption.at(queue_id), ends[queue_id])
         if waiting and is_ready_last:
             self._take_ready(consumption, order, self._room)
         self.plan.is_more = self.plan.is_more or not self._room
@@ -120,7 +120,9 @@ class ReceivePlanner:
 
     def _take_ready(self, consumption: Consumption, order: Sequence[int], quota: int) -> None:
         for queue_id in order:
-            progress = consumption.progress[queue_id]
+            progress = consumption.awake.get(queue_id)
+            if progress is None:
+                continue
             run: Found = []
             run_attempt = 0
             for queue_offset, attempt in progress.ready.items():

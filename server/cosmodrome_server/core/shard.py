@@ -18,7 +18,8 @@ from struct import Struct
 
 from cosmodrome_server.core import timer
 from cosmodrome_server.core.catalogue import Catalogue, CatalogueRecord, TopicState
-from cosmodrome_server.core.consumption import Consumption, Consumptions
+from cosmodrome_server.core.consumption import Consumption
+from cosmodrome_server.core.consumptions import Consumptions
 from cosmodrome_server.core.machine import NEVER_MS, DirtyRow, Matcher, Row
 from cosmodrome_server.core.matchers import Matchers
 from cosmodrome_server.core.message_group import FifoPlanner, MessageGroups
@@ -285,16 +286,15 @@ class Shard:
         """Where a group begins on the queues of a topic it has not begun on."""
         consumption = self.consumptions.of(group_id, topic.topic_id)
         # Not always the first queues: a group may have committed an offset on any.
-        known = () if consumption is None else consumption.progress.keys()
         records = []
         for queue_id in range(topic.topic.queues):
-            if queue_id in known:
+            if consumption is not None and queue_id in consumption:
                 continue
             queue = (topic.topic_id, queue_id)
             # A queue added under a group that reads the topic holds only news for it.
             offset = (
                 self._log.min_offset(*queue)
-                if known
+                if consumption is not None
                 else start_offset(group, queue, topic.visible_offsets[queue_id], self._log, now_ms)
             )
             records.append(SetOffset(self.lease_ms, group_id, *queue, offset))
@@ -330,7 +330,7 @@ class Shard:
         )
         for each in queues:
             if not planner.is_full:
-                planner.receive(consumption.progress[each], topic.next_offsets[each])
+                planner.receive(consumption.at(each), topic.next_offsets[each])
         return planner.plan
 
     def _order(self, consumption: Consumption, topic: TopicState) -> list[int]:

@@ -6,7 +6,7 @@
 
 Entries of the segment that takes frames now are in memory, 24 bytes each. When it is sealed
 they are written to its index file (store.sealed_index) by the background thread, and read
-from memory until that is done. A queue that was not touched since the last seal costs 16
+from memory until that is done. A queue that was not touched since the last seal costs 24
 bytes. Nothing here is durable by itself: checkpoints save what is new, and recovery hands
 the same entries in again.
 
@@ -31,9 +31,10 @@ from cosmodrome_server.store.segment import SegmentHeader
 _log = logging.getLogger(__name__)
 
 _ENTRY = Struct("<QQQ")
-# Runs found lately, one per queue; emptied when it is full.
-_CACHED_RUNS_MAX = 65_536
+# Queues whose sealed runs are remembered; all are forgotten when there are so many.
+_CACHED_MAX = 16_384
 _NOT_SEALED = -1
+_NOT_LOOKED_FOR = -2
 _NOWHERE = 1 << 63
 
 # (segment, whether a sector that cannot be read raises OSError) → its entries
@@ -80,13 +81,17 @@ class SealedEntries:
     """The entries of one sealed segment: in memory until they are in a file."""
 
     def __init__(
-        self, segment: SegmentHeader, last_ms: int, oldest_position: int, memory: dict[int, Run]
+        self,
+        segment: SegmentHeader,
+        last_ms: int,
+        oldest_position: int,
+        memory: Mapping[int, Run] | None,
     ) -> None:
         self.segment = segment
         self.last_ms = last_ms
         self.oldest_position = oldest_position
         # None: they are in the file.
-        self.memory: Mapping[int, Run] | None = memory
+        self.memory = memory
         self.mapped: sealed_index.MappedIndex | None = None
 
 
@@ -110,8 +115,8 @@ class ConsumeQueues:
         self._idle_ends = array("Q")
         self._sealed: list[SealedEntries] = []
         self._runs: dict[int, Run] = {}
-        # The first offset of each queue in the sealed segments; NOT_SEALED for none.
-        self._first_sealed: dict[int, int] = {}
+        # Of each of them the first offset in the sealed segments, once it was looked for.
+        self._idle_firsts = array("q")
         self._dropped: list[int] = []
         self._holes_allowed = True
         self._active_base = 0
@@ -134,11 +139,9 @@ class ConsumeQueues:
             runs: (key, base, entries) of the segment that is replayed, in order.
         """
         self._sealed = [
-            SealedEntries(segment, header.last_ms, header.oldest_position, {})
+            SealedEntries(segment, header.last_ms, header.oldest_position, None)
             for segment, header in sealed
         ]
-        for item in self._sealed:
-            item.memory = None
         self._set_idle(ends)
         for key, base, entries in runs:
             if key not in ends:
@@ -219,7 +222,6 @@ class ConsumeQueues:
             del self._queues[key]
         self._set_idle({key: end for key, end in self._idle() if key >> 32 != topic_id})
         self._runs.clear()
-        self._first_sealed.clear()
 
     def _idle(self) -> Iterable[tuple[int, int]]:
         return zip(self._idle_keys, self._idle_ends, strict=True)
@@ -235,13 +237,19 @@ class ConsumeQueues:
     def min_offset(self, topic_id: int, queue_id: int) -> int:
         """See `model.log.QueueReader.min_offset`."""
         key = topic_id << 32 | queue_id
-        first = self._first_sealed.get(key)
-        if first is None:
-            first = self._first_sealed[key] = self._find_first_sealed(key)
+        first = self._first_sealed(key) if self._sealed else _NOT_SEALED
         if first != _NOT_SEALED:
             return first
         queue = self._queues.get(key)
         return self._idle_end(key) if queue is None else queue.base
+
+    def _first_sealed(self, key: int) -> int:
+        at = bisect_left(self._idle_keys, key)
+        if at == len(self._idle_keys) or self._idle_keys[at] != key:
+            return _NOT_SEALED  # Its first message came after the last seal.
+        if self._idle_firsts[at] == _NOT_LOOKED_FOR:
+            self._idle_firsts[at] = self._find_first_sealed(key)
+        return self._idle_firsts[at]
 
     def _find_first_sealed(self, key: int) -> int:
         for sealed in self._sealed:
@@ -323,12 +331,12 @@ class ConsumeQueues:
         first = bisect_left(self._sealed, timestamp_ms, key=lambda sealed: sealed.last_ms)
         for sealed in self._sealed[first:]:
             run = self._run_in(sealed, key)
-            if run is not None and _time_in(run, run.end - 1) >= timestamp_ms:
-                return _first_at(run, timestamp_ms)
+            if run is not None and run.time(run.end - 1) >= timestamp_ms:
+                return run.first_at(timestamp_ms)
         queue = self._queues.get(key)
         if queue is None:
             return self._idle_end(key)
-        return _first_at(Run(queue.base, queue.next_offset, queue.words, 0), timestamp_ms)
+        return Run(queue.base, queue.next_offset, queue.words, 0).first_at(timestamp_ms)
 
     def runs(self, topic_id: int, queue_id: int, start: int, end: int) -> Iterator[Run]:
         """The stored parts of [start, end), in order; their words must be copied at once."""
@@ -359,7 +367,7 @@ class ConsumeQueues:
             return run
         run = self._search(key, queue_offset)
         if run is not None:
-            if len(self._runs) >= _CACHED_RUNS_MAX:
+            if len(self._runs) >= _CACHED_MAX:
                 self._runs.clear()
             self._runs[key] = run
         return run
@@ -424,7 +432,7 @@ class ConsumeQueues:
             for key, queue in self._queues.items()
             if queue.words
         }
-        last_ms = max((_time_in(run, run.end - 1) for run in memory.values()), default=ended_ms)
+        last_ms = max((run.time(run.end - 1) for run in memory.values()), default=ended_ms)
         last_ms = max(last_ms, self._sealed[-1].last_ms if self._sealed else 0)
         oldest = min(self._oldest_foreign, self._active_base)
         sealed = SealedEntries(segment, last_ms, oldest, memory)
@@ -436,13 +444,13 @@ class ConsumeQueues:
         for key in unsaved:
             self._touch(key).saved -= 1
         self._oldest_foreign = _NOWHERE
-        self._first_sealed.clear()
         return sealed
 
     def _set_idle(self, ends: Mapping[int, int]) -> None:
         keys = sorted(ends)
         self._idle_keys = array("Q", keys)
         self._idle_ends = array("Q", [ends[key] for key in keys])
+        self._idle_firsts = array("q", [_NOT_LOOKED_FOR]) * len(self._idle_keys)
 
     def write_sealed(self, sealed: SealedEntries) -> None:
         """Write the index file of a sealed segment; in the background thread.
@@ -488,13 +496,4 @@ class ConsumeQueues:
         """Retention took the segments before `number`."""
         self._sealed = [sealed for sealed in self._sealed if sealed.segment.number >= number]
         self._runs.clear()
-        self._first_sealed.clear()
-
-
-def _time_in(run: Run, queue_offset: int) -> int:
-    return run.words[run.start + WORDS * (queue_offset - run.base) + 2]
-
-
-def _first_at(run: Run, timestamp_ms: int) -> int:
-    offsets = range(run.base, run.end)
-    return run.base + bisect_left(offsets, timestamp_ms, key=lambda offset: _time_in(run, offset))
+        self._set_idle(dict(self._idle()))

@@ -64,6 +64,14 @@ class Run(NamedTuple):
     words: Words
     start: int
 
+    def time(self, queue_offset: int) -> int:
+        """When a message of the run was stored."""
+        return self.words[self.start + WORDS * (queue_offset - self.base) + 2]
+
+    def first_at(self, timestamp_ms: int) -> int:
+        """The first offset stored then or later, `end` if there is none."""
+        return self.base + bisect_left(range(self.base, self.end), timestamp_ms, key=self.time)
+
 
 class IndexHeader(NamedTuple):
     """What an index says of itself.

@@ -89,7 +89,7 @@ def test_every_prefix_of_the_log_gives_the_state_there_was_after_its_last_frame(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_state_whose_leases_were_packed_is_the_one_of_a_replay_that_packs_none(
+def test_packed_leases_and_progress_at_rest_are_the_state_of_a_replay_that_has_neither(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed = 0
@@ -102,7 +102,8 @@ def test_a_state_whose_leases_were_packed_is_the_one_of_a_replay_that_packs_none
         return blocks
 
     with monkeypatch.context() as early:
-        early.setattr("cosmodrome_server.core.consumption._SWEEP_MIN", 1)
+        early.setattr("cosmodrome_server.core.consumptions._SWEEP_MIN", 1)
+        early.setattr("cosmodrome_server.core.consumptions._LAY_MIN", 1)
         early.setattr("cosmodrome_server.core.lease._BLOCK_MIN", 1)
         early.setattr(Leases, "pack", counted)
         world, seen = asyncio.run(live(seed))
@@ -114,6 +115,30 @@ def test_a_state_whose_leases_were_packed_is_the_one_of_a_replay_that_packs_none
 
 
 @pytest.mark.parametrize("seed", range(3))
+def test_the_changed_rows_of_each_checkpoint_make_up_the_state(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cosmodrome_server.core.consumptions._LAY_MIN", 1 + seed)
+    world, _ = asyncio.run(live(seed))
+    shard = Shard(world.log)
+    saved: dict[bytes, bytes] = {}
+    choose = random.Random(seed)
+    for replayed in world.log.replay():
+        shard.replay(replayed)
+        if choose.random() < 0.1:
+            for key, value in shard.dirty_rows():
+                saved.pop(key, None)
+                if value is not None:
+                    saved[key] = value
+            again = Shard(world.log)
+            again.restore(saved.items())
+            assert again.state_hash() == shard.state_hash()
+            assert [len(list(each.rows())) for each in again.consumptions.by_pair.values()] == [
+                each.queues for each in shard.consumptions.by_pair.values()
+            ]
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_a_log_that_lost_any_one_frame_still_starts(seed: int) -> None:
     world, _ = asyncio.run(live(seed))
     frames = world.log.frames
@@ -121,7 +146,7 @@ def test_a_log_that_lost_any_one_frame_still_starts(seed: int) -> None:
         log = MemoryLog([*frames[:lost], [], *frames[lost + 1 :]])
         shard = rebuilt(log)
         for consumption in shard.consumptions.by_pair.values():
-            leased = sum(progress.inflight for progress in consumption.progress.values())
+            leased = sum(progress.inflight for progress in consumption.awake.values())
             assert consumption.inflight == leased
         shard.advance(shard.lease_ms + 100_000_000)
         assert all(each.inflight == 0 for each in shard.consumptions.by_pair.values())
