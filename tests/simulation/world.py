@@ -27,7 +27,7 @@ from cosmodrome_server.errors import (
     ReadFailed,
 )
 from cosmodrome_server.model.group import ConsumeFrom, CustomizedBackoff, Group
-from cosmodrome_server.model.message import Delivery, MessageType, NewMessage, StoredMessage
+from cosmodrome_server.model.message import MessageType, NewMessage, StoredMessage
 from cosmodrome_server.model.queries import ANY_QUEUE, PullQuery, ReceiveQuery
 from cosmodrome_server.model.topic import Topic, TopicType, dead_letter_topic
 from cosmodrome_server.model.wire import encode_bytes, message_id
@@ -446,18 +446,16 @@ class Simulation:
             self._books.delivered(
                 group, name, delivery.attempt, delivery.message.store_timestamp_ms
             )
-            self._when_answered(
-                lambda name=name: setattr(self._books.sent[name], "is_delivered", True)
-            )
-            self._hold(group, topic, name, delivery)
+            deadline_ms = self._clocks.run_ms + INVISIBLE_MS
+            held = Held(group, topic, name, delivery.receipt_handle, deadline_ms, self._life)
+            # A reply that never left gave nobody a handle.
+            self._when_answered(lambda held=held: self._hold(held))
         self._note("receive", group, topic, names)
         return len(deliveries)
 
-    def _hold(self, group: str, topic: str, name: str, delivery: Delivery) -> None:
-        deadline_ms = self._clocks.run_ms + INVISIBLE_MS
-        self._held.append(
-            Held(group, topic, name, delivery.receipt_handle, deadline_ms, self._life)
-        )
+    def _hold(self, held: Held) -> None:
+        self._books.sent[held.name].is_delivered = True
+        self._held.append(held)
         if len(self._held) > 200:
             del self._held[:50]
 
@@ -516,6 +514,7 @@ class Simulation:
                 for topic in topics:
                     while self._take(group, topic, 32):
                         quiet = 0
+                        await self._settle()
                         self._ack_all()
                         await self._settle()
         assert not self._errors, self._errors
