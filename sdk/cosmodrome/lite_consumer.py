@@ -194,8 +194,10 @@ class LiteSimpleConsumer(_Lite, SimpleConsumer):
         await self._start_lite()
 
     async def _on_closing(self) -> None:
-        await self._leave_lite()
-        await super()._on_closing()
+        try:
+            await self._leave_lite()
+        finally:
+            await super()._on_closing()
 
     async def _on_command(self, command: Command, session: Session) -> None:
         if not self._notice_taken_over(command):

@@ -356,9 +356,9 @@ class PushConsumer(Consumer):
         await self._flush_acks()
         self._closed.set()
 
-    async def _release(self) -> None:
+    async def _release(self, caller: asyncio.Task[object] | None) -> None:
         await self._receivers.close()  # of a start that failed, too
-        await super()._release()
+        await super()._release(caller)
 
     # Assignments.
 

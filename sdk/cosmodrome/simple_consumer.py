@@ -18,8 +18,9 @@ from itertools import count
 from typing import Self
 
 from cosmodrome._client import meters
+from cosmodrome._client.client import State
 from cosmodrome._client.consumer import Consumer, invisible, seconds_or_delta
-from cosmodrome._client.tasks import end
+from cosmodrome._client.tasks import completed, end
 from cosmodrome._core.route import MessageQueue
 from cosmodrome.builders import SimpleConsumerBuilder
 from cosmodrome.config import ClientConfiguration
@@ -34,6 +35,8 @@ INVISIBLE_MIN, INVISIBLE_MAX = timedelta(seconds=10), timedelta(hours=12)
 # Brokers refuse a call whose deadline leaves less than they wait.
 POLLING_MIN_S = 5.0
 INVISIBLE_DEFAULT = timedelta(seconds=30)
+# How long a receive may go on that was cancelled: a way there and back, and a slow disk.
+HAND_BACK_S = 0.25
 
 
 class SimpleConsumer(Consumer):
@@ -148,13 +151,15 @@ class SimpleConsumer(Consumer):
     ) -> None:
         """Hide a message for so long from now; 0 gives it back at once.
 
+        What was begun is carried out, also if the caller is cancelled.
+
         Raises:
             InvalidReceiptHandle: The delivery is over.
             StatusError, TransportError: As said.
         """
         self._check_running()
         duration_ms = seconds_or_delta(invisible) // timedelta(milliseconds=1)
-        await self._settler.change_invisible_duration(message, duration_ms)
+        await self._settler.hide(message, duration_ms)
 
     @asynccontextmanager
     async def processing(
@@ -188,16 +193,32 @@ class SimpleConsumer(Consumer):
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:
+            self._abandon(task)
+            raise
+        if self._state is not State.RUNNING:
+            self._abandon(task)
+            raise NotRunning("the consumer was closed while it waited for messages")
+        self._receiving.discard(task)
+        return task.result()
+
+    def _abandon(self, task: asyncio.Task[list[MessageView]]) -> None:
+        """Nobody waits for a receive any more."""
+        if task in self._receiving:
+            self._receiving.discard(task)
+            self._settler.begin(self._hand_back(task), "hand back")
+
+    async def _hand_back(self, task: asyncio.Task[list[MessageView]]) -> None:
+        """End a receive, leaving no message hidden.
+
+        Messages that are on their way when its stream is cancelled stay hidden for their time:
+        the broker has seen them off. So it may end by itself for a moment.
+        """
+        try:
+            await asyncio.wait([task], timeout=HAND_BACK_S)
+        finally:
             await end([task])
             if not task.cancelled() and task.exception() is None:
-                self._settler.give_back(task.result())  # they came just before
-            raise
-        finally:
-            self._receiving.discard(task)
-            await end([task])
-        if task.cancelled():
-            raise NotRunning("the consumer was closed while it waited for messages")
-        return task.result()
+                self._settler.give_back(task.result())
 
     async def _receive(
         self, topic: str, max_messages: int, duration: timedelta
@@ -230,11 +251,7 @@ class SimpleConsumer(Consumer):
     async def _receive_from_all(
         self, queues: list[MessageQueue], max_messages: int, duration: timedelta
     ) -> list[MessageView]:
-        """Ask every broker; the first with messages wins, a broker gives back what it cannot say.
-
-        A cancelled receive leaves its messages with the broker, gives those back that have come,
-        or, those on their way, leaves them hidden for `duration`.
-        """
+        """Ask every broker; the first with messages wins, what others have is handed back."""
         loop = asyncio.get_running_loop()
         waits = {
             loop.create_task(self._receive_from(queue, max_messages, duration)) for queue in queues
@@ -248,7 +265,8 @@ class SimpleConsumer(Consumer):
                     failure = wait.exception() or failure
                     found += [] if wait.exception() else wait.result()
         finally:
-            await end(waits)
+            for wait in waits:
+                self._settler.begin(self._hand_back(wait), "hand back")
         if failure is not None and not found:
             raise failure
         return found
@@ -259,5 +277,6 @@ class SimpleConsumer(Consumer):
         self._told = replace(self._told, long_polling_ms=self._await_ms)
 
     async def _on_closing(self) -> None:
-        await end(self._receiving)
-        await self._flush_acks()
+        for task in list(self._receiving):
+            self._abandon(task)
+        await completed(self._flush_acks())

@@ -25,7 +25,7 @@ from cosmodrome._client.exporter import Exporter
 from cosmodrome._client.meters import Meters
 from cosmodrome._client.rpc import Rpc
 from cosmodrome._client.session import Command, Session
-from cosmodrome._client.tasks import Tasks, end
+from cosmodrome._client.tasks import Tasks, completed, end
 from cosmodrome._core import endpoints as endpoint_text
 from cosmodrome._core.endpoints import Endpoints
 from cosmodrome._core.isolation import Isolation
@@ -134,7 +134,7 @@ class Client(ABC):
             if self._state is not State.STARTING:
                 raise NotRunning("the client was closed while it started")
         except BaseException:
-            await self._release()
+            await completed(self._release(asyncio.current_task()))
             raise
         self._state = State.RUNNING
         return self
@@ -146,15 +146,14 @@ class Client(ABC):
                 self._state = State.CLOSED
             return
         if self._state is State.STARTING:
-            await self._release()
+            await completed(self._release(asyncio.current_task()))
             return
         self._state = State.CLOSING
         try:
             await self._on_closing()
             await self._exporter.export()
-            await self._say_goodbye()
         finally:
-            await self._release()
+            await completed(self._release(asyncio.current_task()))
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -397,7 +396,9 @@ class Client(ABC):
     # Stopping.
 
     async def _say_goodbye(self) -> None:
+        """Whatever ended the client: a broker takes back what it holds only when it hears so."""
         settled = [where for where, session in self._sessions.items() if session.is_settled]
+        self._sessions.clear()
         await asyncio.gather(*(self._say_goodbye_to(endpoints) for endpoints in settled))
 
     async def _say_goodbye_to(self, endpoints: Endpoints) -> None:
@@ -407,9 +408,11 @@ class Client(ABC):
         except CosmodromeError as error:
             _log.debug("goodbye to %s: %s", endpoints, error)
 
-    async def _release(self) -> None:
+    async def _release(self, caller: "asyncio.Task[object] | None") -> None:
+        """Leave nothing behind; a task of ours may be the one that closes."""
         self._state = State.CLOSED
-        await self._tasks.close()
+        await self._tasks.close(caller)
+        await self._say_goodbye()
         # An ended task keeps the stack that cancelled it, and with it its stream and channel.
         self._session_tasks.clear()
         await self._rpc.close()

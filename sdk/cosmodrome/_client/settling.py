@@ -9,9 +9,10 @@ redelivery. Only INVALID_RECEIPT_HANDLE ends it, since then the delivery is over
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from cosmodrome._client.rpc import Answer, Rpc
 from cosmodrome._client.tasks import Tasks
@@ -75,7 +76,7 @@ class Settler:
         self._resource = resource
         self._lanes: dict[tuple[str, str], _Lane] = {}
         self._endpoints: dict[str, Endpoints] = {}
-        self._giving_back: set[asyncio.Task[None]] = set()
+        self._begun: set[asyncio.Task[None]] = set()
 
     def ack(self, message: MessageView) -> "Future[None]":
         """Acknowledge; the future says how it went, once, without another try."""
@@ -128,19 +129,42 @@ class Settler:
     def give_back(self, messages: Iterable[MessageView]) -> None:
         """Let others have messages that nobody here will see: an attempt that never was."""
         for message in messages:
-            work = self.nack_for_sure(message, 0, suspend=True)
-            task = self._tasks.spawn(work, "give back")
-            if task is not None:
-                self._giving_back.add(task)
-                task.add_done_callback(self._giving_back.discard)
+            self.begin(self.nack_for_sure(message, 0, suspend=True), "give back")
+
+    def begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Do what ends deliveries beside the caller; `flush` waits for it."""
+        task = self._tasks.spawn(work, name)
+        if task is not None:
+            self._begun.add(task)
+            task.add_done_callback(self._begun.discard)
+
+    async def hide(self, message: MessageView, duration_ms: int) -> None:
+        """Change a message's invisible duration, to the end also if the caller is cancelled.
+
+        Raises:
+            StatusError: The broker refused.
+            TransportError: No answer.
+        """
+        done: Future[None] = asyncio.get_running_loop().create_future()
+
+        async def work() -> None:
+            try:
+                await self.change_invisible_duration(message, duration_ms)
+            except (CosmodromeError, asyncio.CancelledError) as error:
+                _settle(done, error)
+            else:
+                _settle(done, None)
+
+        self.begin(work(), "change invisible duration")
+        await done
 
     async def flush(self) -> None:
-        """Wait until no ack is under way, and nothing that is given back."""
+        """Wait until no ack is under way, and nothing that was begun."""
         for lane in self._lanes.values():
             if lane.is_under_way:
                 await lane.idle.wait()
-        if self._giving_back:
-            await asyncio.wait(self._giving_back)
+        while self._begun:
+            await asyncio.wait(self._begun)
 
     async def ack_for_sure(self, message: MessageView) -> None:
         """Acknowledge, trying until it is done or pointless."""

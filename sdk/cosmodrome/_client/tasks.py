@@ -36,10 +36,10 @@ class Tasks:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("task %s failed", task.get_name(), exc_info=error)
 
-    async def close(self) -> None:
-        """Cancel every task and wait until all have ended."""
+    async def close(self, but: "asyncio.Task[Any] | None" = None) -> None:
+        """Cancel every task and wait until all have ended; all but one that waits for this."""
         self._is_closed = True
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        tasks = [task for task in self._tasks if task not in (asyncio.current_task(), but)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -52,6 +52,23 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
         task.cancel()
     if unfinished:
         await asyncio.wait(unfinished)
+
+
+async def completed(work: Coroutine[Any, Any, None]) -> None:
+    """Do `work` to its end however often the caller is cancelled, and only then say so.
+
+    For what must not be left half done, and ends soon by itself.
+    """
+    task = asyncio.get_running_loop().create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    task.result()
+    if cancelled is not None:
+        raise cancelled
 
 
 def is_cancelled() -> bool:
