@@ -15,6 +15,7 @@ from cosmodrome_server.errors import (
     MessageNotFound,
     OffsetNotFound,
 )
+from cosmodrome_server.model.log import MessageRecord
 from cosmodrome_server.model.message import StoredMessage
 from cosmodrome_server.model.queries import (
     Accumulation,
@@ -28,6 +29,10 @@ from cosmodrome_server.model.queries import (
 _PULL_SCAN_MAX = 16_384
 # About how many bytes of bodies one pull returns.
 _PULL_BYTES_MAX = 4 << 20
+# Messages one pull reads together, as long as their bodies have fewer bytes on average: 32 large
+# ones would be far more than a pull returns.
+_PULL_TOGETHER = 64
+_SMALL_BYTES = 16 << 10
 
 
 class OffsetVerbs(ReceiveVerbs):
@@ -106,17 +111,43 @@ class OffsetVerbs(ReceiveVerbs):
         bounds = self._bounds(state, query.queue_id)
         check_bounds(query.queue_offset, bounds.min_offset, bounds.max_offset)
         self._notice_reset(state, query)
-        matcher = self._shard.matchers.of(query.filter)
-        found: list[StoredMessage] = []
         end = min(bounds.max_offset, query.queue_offset + _PULL_SCAN_MAX)
-        at = query.queue_offset
-        hashes = None if at == end else matcher.tag_hashes
+        if self._shard.matchers.of(query.filter).is_everything:
+            return self._pull_all(state, query, end)
+        return self._pull_matching(state, query, end)
+
+    def _pull_all(self, state: TopicState, query: PullQuery, end: int) -> Pulled:
+        """Read on until there is enough, neighbours together while they are small."""
+        found: list[StoredMessage] = []
+        at, room, step = query.queue_offset, _PULL_BYTES_MAX, 1
+        while at < end and len(found) < query.max_messages and room > 0:
+            stop = min(end, at + step, at + query.max_messages - len(found))
+            records = self._log.read_many(state.topic_id, query.queue_id, at, stop)
+            size = 0
+            for queue_offset, record in enumerate(records, at):
+                # Once more alone when it could not be read: that counts what is lost.
+                message = (
+                    self._read(state, query, queue_offset)
+                    if record is None
+                    else _stored(query, queue_offset, record)
+                )
+                if message is not None:
+                    found.append(message)
+                    size += len(message.body)
+            at, room = stop, room - size
+            step = min(2 * step, _PULL_TOGETHER) if size <= step * _SMALL_BYTES else 1
+        return Pulled(found, at)
+
+    def _pull_matching(self, state: TopicState, query: PullQuery, end: int) -> Pulled:
+        """Look at one message after the other; those of another tag are not read."""
+        found: list[StoredMessage] = []
+        at, room = query.queue_offset, _PULL_BYTES_MAX
+        hashes = None if at == end else self._shard.matchers.of(query.filter).tag_hashes
         stored = (
             None
             if hashes is None
             else self._log.tag_hashes(state.topic_id, query.queue_id, at, end)
         )
-        room = _PULL_BYTES_MAX
         while at < end and len(found) < query.max_messages and room > 0:
             if stored is None or hashes is None or stored[at - query.queue_offset] in hashes:
                 message = self._read(state, query, at)
@@ -135,15 +166,7 @@ class OffsetVerbs(ReceiveVerbs):
             return None
         if not self._shard.matchers.of(query.filter).matches(record):
             return None
-        return StoredMessage(
-            query.topic,
-            query.queue_id,
-            at,
-            record.store_timestamp_ms,
-            record.system,
-            record.user,
-            record.body,
-        )
+        return _stored(query, at, record)
 
     def _notice_reset(self, state: TopicState, query: PullQuery) -> None:
         """A consumer that pulls where its group was reset to knows of it: commits count again."""
@@ -202,3 +225,15 @@ class OffsetVerbs(ReceiveVerbs):
     def _bounds(self, state: TopicState, queue_id: int) -> QueueBounds:
         end = state.visible_offsets[queue_id]
         return QueueBounds(min(self._log.min_offset(state.topic_id, queue_id), end), end)
+
+
+def _stored(query: PullQuery, queue_offset: int, record: MessageRecord) -> StoredMessage:
+    return StoredMessage(
+        query.topic,
+        query.queue_id,
+        queue_offset,
+        record.store_timestamp_ms,
+        record.system,
+        record.user,
+        record.body,
+    )

@@ -2,8 +2,9 @@
 
 import pytest
 
-from cosmodrome_server.errors import BadRequest, IllegalOffset, OffsetNotFound
+from cosmodrome_server.errors import BadRequest, CorruptFrame, IllegalOffset, OffsetNotFound
 from cosmodrome_server.model.group import ConsumeFrom, Group
+from cosmodrome_server.model.log import MessageRecord
 from cosmodrome_server.model.queries import Pulled, PullQuery, PullWaiter, QueueBounds
 from cosmodrome_server.model.topic import Topic
 from tests.support.broker_world import START_MS, Run, World, bodies, new_message
@@ -24,6 +25,52 @@ def test_pulling_reads_in_order_and_hides_nothing(run: Run) -> None:
             pulled = world.broker.pull(PullQuery("", "line", 0, 1, 3))
             assert [message.body for message in pulled.messages] == [b"1", b"2", b"3"]
             assert pulled.next_offset == 4
+
+    run(scenario)
+
+
+def test_a_pull_reads_what_it_may_and_says_where_to_go_on(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_line(world, 200)
+        whole = world.broker.pull(PullQuery("", "line", 0, 3, 150))
+        assert [message.queue_offset for message in whole.messages] == list(range(3, 153))
+        assert whole.next_offset == 153
+        rest = world.broker.pull(PullQuery("", "line", 0, 153, 150))
+        assert (len(rest.messages), rest.next_offset) == (47, 200)
+
+    run(scenario)
+
+
+def test_a_pull_ends_at_some_4_mib_of_bodies(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.broker.create_topic(Topic("line", queues=1))
+        for _ in range(24):
+            await world.send("line", new_message(b"x" * (1 << 20)))
+        pulled = world.broker.pull(PullQuery("", "line", 0, 0, 24))
+        assert 4 <= len(pulled.messages) <= 6
+        assert pulled.next_offset == len(pulled.messages)
+
+    run(scenario)
+
+
+def test_a_pull_passes_over_a_damaged_message_and_counts_it(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_line(world, 40)
+        read = world.log.read
+
+        def damaged(topic_id: int, queue_id: int, queue_offset: int) -> MessageRecord:
+            if queue_offset == 20:
+                raise CorruptFrame("injected")
+            return read(topic_id, queue_id, queue_offset)
+
+        world.log.read = damaged  # type: ignore[method-assign]  # damage
+        pulled = world.broker.pull(PullQuery("", "line", 0, 0, 39))
+        assert [message.queue_offset for message in pulled.messages] == [
+            *range(20),
+            *range(21, 40),
+        ]
+        assert pulled.next_offset == 40
+        assert world.broker.statistics().lost_messages == 1
 
     run(scenario)
 
