@@ -550,6 +550,9 @@ def level_leases(one: LocalBroker, other: LocalBroker) -> None:
     lease_ms = max(one._shard.lease_ms, other._shard.lease_ms)
     for broker in (one, other):
         broker._shard.advance(lease_ms)
+        # Or its leases, which begin there now, would wait for its clock.
+        base_ms = lease_ms - broker._clock.monotonic_ms()
+        broker._lease_base_ms = max(broker._lease_base_ms, base_ms)
 
 
 def differences(one: LocalBroker, other: LocalBroker) -> dict[bytes, tuple[object, object]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import Any
 
 from cosmodrome_server.broker.local_broker import Attachments, LocalBroker
@@ -70,6 +71,7 @@ class World:
 
     def __init__(self, settings: BrokerSettings | None = None) -> None:
         self.clocks = Clocks()
+        self._random = Random(8)
         self.fatal: list[Exception] = []
         self.settings = settings or BrokerSettings()
         self.buckets: DelayedStore = NoBuckets()
@@ -84,7 +86,7 @@ class World:
             self.clocks,
             self.settings,
             self.fatal.append,
-            Attachments(self.buckets, self.finder, bytes),
+            Attachments(self.buckets, self.finder, self._random.randbytes),
         )
 
     async def restart(self) -> None:

@@ -29,10 +29,18 @@ from cosmodrome_server.errors import (
     StoreFull,
 )
 from cosmodrome_server.model.recall_handle import RecallHandles
-from cosmodrome_server.model.receipt_handle import ReceiptHandle, ReceiptHandles, lease_of, suffix
+from cosmodrome_server.model.receipt_handle import (
+    LIFE_BYTES,
+    ReceiptHandle,
+    ReceiptHandles,
+    lease_of,
+    suffix,
+)
 from cosmodrome_server.model.topic import Topic, dead_letter_topic
 
 RECEIPT_KEY = "broker/receipt-key"
+# Of lease ids a start leaves out: a quarter of an hour of them at most.
+_SKIPPED_BYTES = 5
 # Dead letters copied in one turn of the loop; the rest goes on in the next.
 _DEAD_LETTERS_PER_TURN = 128
 # With no space for copies, exhausted messages rest this long before the next try.
@@ -50,14 +58,14 @@ class SettleVerbs(SendVerbs):
         if key is None:
             key = random_bytes(32)
             self.keep(RECEIPT_KEY, key)
-        self._handles = ReceiptHandles(key)
+        self._handles = ReceiptHandles(key, life=random_bytes(LIFE_BYTES))
         self._recall_handles = RecallHandles(key)
         self._live_clients: set[str] = set()
         # Leases of before this start are not renewed: the reply that carried their messages may
         # have died with the last process, and a client that lives would hide them for hours.
         self._last_lease_id_replayed = self._shard.consumptions.last_lease_id
         self._advance()
-        self._first_lease_id = self._shard.next_lease_id()
+        self._shard.skip_lease_ids(int.from_bytes(random_bytes(_SKIPPED_BYTES), "little"))
         # Groups and topics whose receives found as much in flight as may be.
         self._capped: set[Pair] = set()
 
@@ -177,7 +185,8 @@ class SettleVerbs(SendVerbs):
             InvalidReceiptHandle: It is of another group or topic, or they are gone; or of a lease
                 that a crash took, maybe with its message: another one may have its offset now.
         """
-        if self._last_lease_id_replayed < receipt.lease_id < self._first_lease_id:
+        is_known = receipt.is_of_this_life or receipt.lease_id <= self._last_lease_id_replayed
+        if not is_known:
             raise stale(receipt, receipt.base)
         catalogue = self._shard.catalogue
         owner = catalogue.groups.get(group)

@@ -40,8 +40,9 @@ def plan_ack(
     if queue_offset in progress.done:
         return None
     # Nobody was given the message since, and its redelivery is the same attempt again:
-    # taking the ack spares a duplicate.
-    if progress.ready.get(queue_offset) == handle.attempt:
+    # taking the ack spares a duplicate. Not so from an earlier life: a power cut may have taken
+    # lease and message, and another message may be ready there.
+    if handle.is_of_this_life and progress.ready.get(queue_offset) == handle.attempt:
         return Ack(lease_ms, *progress.place, 0, queue_offset)
     raise stale(handle, queue_offset)
 

@@ -280,6 +280,17 @@ class Shard:
         """The first lease id that was never given out."""
         return max(self.consumptions.last_lease_id + 1, self.lease_ms << _LEASE_ID_SHIFT)
 
+    def skip_lease_ids(self, count: int) -> None:
+        """At a start: give none out that an earlier life gave, and a crash took with its record.
+
+        The clock alone does not see to it: after a jump back it goes on where the records end,
+        as that life did.
+
+        Args:
+            count: Drawn anew for each life, of a range that leaves no chance of a second draw.
+        """
+        self.consumptions.last_lease_id = self.next_lease_id() + count
+
     def plan_begin(
         self, group_id: int, group: Group, topic: TopicState, now_ms: int
     ) -> list[SetOffset]:

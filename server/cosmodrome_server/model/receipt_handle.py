@@ -1,12 +1,12 @@
 """Receipt handles: what a client shows to settle a delivery.
 
-    0        1        3           7           11          15       23       31        33
-    ┌────────┬────────┬───────────┬───────────┬───────────┬────────┬────────┬─────────┐
-    │ format │ shard  │ group id  │ topic id  │ queue id  │ base   │ lease  │ attempt │
-    │ u8     │ u16    │ u32       │ u32       │ u32       │ u64    │ u64    │ u16     │
-    └────────┴────────┴───────────┴───────────┴───────────┴────────┴────────┴─────────┘
-    then the tag: 8 bytes of keyed BLAKE2b over those 33, and one zero byte; together 42
-    bytes = 56 characters of URL-safe base64; then 2 characters: queue offset - base
+    0        1        3           7           11          13       21       29        31         34
+    ┌────────┬────────┬───────────┬───────────┬───────────┬────────┬────────┬─────────┬──────────┐
+    │ format │ shard  │ group id  │ topic id  │ queue id  │ base   │ lease  │ attempt │ life     │
+    │ u8     │ u16    │ u32       │ u32       │ u16       │ u64    │ u64    │ u16     │ 3 bytes  │
+    └────────┴────────┴───────────┴───────────┴───────────┴────────┴────────┴─────────┴──────────┘
+    then the tag: 8 bytes of keyed BLAKE2b over those 34; together 42 bytes = 56 characters
+    of URL-safe base64; then 2 characters: queue offset - base
 
 The first 56 characters are the same for all messages of a lease, so the tag is computed
 once per receive, and checked once however many of its messages are acknowledged. The
@@ -14,7 +14,9 @@ offset needs no tag of its own: it counts only if the lease holds it, and everyt
 lease holds was given to the same client.
 
 A handle names numbers, not a host: it is good on every owner of the shard, after a
-restart, and for as long as the lease is, however often that is renewed.
+restart, and for as long as the lease is, however often that is renewed. It also says in
+which life of the broker it was written, by random bytes: what an earlier life gave out, a
+power cut can have taken, the message too, and another may have its offset since.
 """
 
 import hashlib
@@ -24,8 +26,9 @@ from typing import NamedTuple
 
 from cosmodrome_server.errors import InvalidReceiptHandle
 
-_FORMAT = 1
-_HEAD = Struct("<BHIIIQQH")
+_FORMAT = 2
+_HEAD = Struct("<BHIIHQQH3s")
+LIFE_BYTES = 3
 _TAG_BYTES = 8
 _SEAL_CHARS = 56
 _DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
@@ -44,6 +47,7 @@ class ReceiptHandle(NamedTuple):
         base: The first offset of the lease.
         lease_id: The lease.
         attempt: The delivery attempt.
+        is_of_this_life: Written since the broker started.
     """
 
     group_id: int
@@ -52,6 +56,7 @@ class ReceiptHandle(NamedTuple):
     base: int
     lease_id: int
     attempt: int
+    is_of_this_life: bool = True
 
 
 class ReceiptHandles:
@@ -60,18 +65,20 @@ class ReceiptHandles:
     Args:
         key: 16 to 64 secret bytes, the same for as long as handles are to be good.
         shard: The number of the shard.
+        life: Three bytes that no earlier life had; random ones will do.
     """
 
-    def __init__(self, key: bytes, shard: int = 0) -> None:
+    def __init__(self, key: bytes, shard: int = 0, life: bytes = bytes(LIFE_BYTES)) -> None:
         # Copied for each tag, which spares hashing the key.
         self._keyed = hashlib.blake2b(digest_size=_TAG_BYTES, key=key)
         self._shard = shard
+        self._life = life
         self._known: dict[str, ReceiptHandle] = {}
 
     def seal(self, handle: ReceiptHandle) -> str:
         """The part all messages of a lease share; add `suffix(offset - base)`."""
-        head = _HEAD.pack(_FORMAT, self._shard, *handle)
-        sealed = urlsafe_b64encode(head + self._tag(head) + b"\0").decode()
+        head = _HEAD.pack(_FORMAT, self._shard, *handle[:-1], self._life)
+        sealed = urlsafe_b64encode(head + self._tag(head)).decode()
         self._remember(sealed, handle)
         return sealed
 
@@ -95,15 +102,15 @@ class ReceiptHandles:
             data = urlsafe_b64decode(sealed)
         except ValueError:
             raise InvalidReceiptHandle("receipt handle is malformed") from None
-        if len(data) != _HEAD.size + _TAG_BYTES + 1 or data[-1]:
+        if len(data) != _HEAD.size + _TAG_BYTES:
             raise InvalidReceiptHandle("receipt handle is malformed")
         head = data[: _HEAD.size]
-        if self._tag(head) != data[_HEAD.size : -1]:
+        if self._tag(head) != data[_HEAD.size :]:
             raise InvalidReceiptHandle("receipt handle is not of this broker")
-        form, shard, *numbers = _HEAD.unpack(head)
+        form, shard, *numbers, life = _HEAD.unpack(head)
         if form != _FORMAT or shard != self._shard:
             raise InvalidReceiptHandle(f"receipt handle is of shard {shard}, not {self._shard}")
-        handle = ReceiptHandle(*numbers)
+        handle = ReceiptHandle(*numbers, is_of_this_life=life == self._life)
         self._remember(sealed, handle)
         return handle
 

@@ -93,6 +93,30 @@ def test_the_handle_of_a_lost_message_settles_not_the_one_that_has_its_offset(ru
     run(scenario)
 
 
+def test_nor_does_it_two_starts_later_by_a_clock_that_went_back(run: Run) -> None:
+    """Where time stands still lease ids go on from the records: none may be given twice."""
+
+    async def scenario(world: World) -> None:
+        world.clocks.wall_ms -= 3_600_000
+        world.log.holding = True
+        await world.send("orders", new_message(b"lost"))
+        (lost,) = world.receive("orders", "billing")
+        world.kill()
+        await world.send("orders", new_message(b"next"))
+        (following,) = world.receive("orders", "billing")
+        assert following.message.queue_offset == lost.message.queue_offset
+        await world.settle()
+        world.kill()
+        with pytest.raises(InvalidReceiptHandle):
+            world.broker.ack("billing", "orders", lost.receipt_handle)
+        await world.later(10_001)
+        with pytest.raises(InvalidReceiptHandle):
+            world.broker.ack("billing", "orders", lost.receipt_handle)
+        assert bodies(world.receive("orders", "billing")) == [b"next"]
+
+    run(scenario)
+
+
 def test_an_expired_delivery_comes_again_with_the_next_attempt(run: Run) -> None:
     async def scenario(world: World) -> None:
         await world.send("orders", new_message(b"a"))

@@ -9,8 +9,9 @@ from cosmodrome_server.model.receipt_handle import ReceiptHandle, ReceiptHandles
 
 KEY = b"k" * 32
 U32 = st.integers(0, (1 << 32) - 1)
+U16 = st.integers(0, (1 << 16) - 1)
 U63 = st.integers(0, (1 << 63) - 1)
-HANDLES = st.builds(ReceiptHandle, U32, U32, U32, U63, U63, st.integers(1, 65_535))
+HANDLES = st.builds(ReceiptHandle, U32, U32, U16, U63, U63, U16, st.just(True))
 SAMPLE = ReceiptHandle(1, 2, 3, 40, 5, 6)
 
 
@@ -18,6 +19,16 @@ SAMPLE = ReceiptHandle(1, 2, 3, 40, 5, 6)
 def test_a_handle_is_read_back_by_who_knows_the_key(handle: ReceiptHandle, delta: int) -> None:
     text = ReceiptHandles(KEY).seal(handle) + suffix(delta)
     assert ReceiptHandles(KEY).open(text) == (handle, handle.base + delta)
+
+
+@given(HANDLES, st.integers(0, 511))
+def test_a_later_life_reads_it_and_knows_that_it_is_not_its_own(
+    handle: ReceiptHandle, delta: int
+) -> None:
+    text = ReceiptHandles(KEY, life=b"one").seal(handle) + suffix(delta)
+    found, queue_offset = ReceiptHandles(KEY, life=b"two").open(text)
+    assert (found, queue_offset) == (handle._replace(is_of_this_life=False), handle.base + delta)
+    assert ReceiptHandles(KEY, life=b"one").open(text)[0].is_of_this_life
 
 
 @given(st.integers(0, 55), st.sampled_from("ABCxyz019-_"))
