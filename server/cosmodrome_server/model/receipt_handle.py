@@ -107,10 +107,12 @@ class ReceiptHandles:
         head = data[: _HEAD.size]
         if self._tag(head) != data[_HEAD.size :]:
             raise InvalidReceiptHandle("receipt handle is not of this broker")
-        form, shard, *numbers, life = _HEAD.unpack(head)
+        form, shard, group_id, topic_id, queue_id, base, lease_id, attempt, life = _HEAD.unpack(head)
         if form != _FORMAT or shard != self._shard:
             raise InvalidReceiptHandle(f"receipt handle is of shard {shard}, not {self._shard}")
-        handle = ReceiptHandle(*numbers, is_of_this_life=life == self._life)
+        handle = ReceiptHandle(
+            group_id, topic_id, queue_id, base, lease_id, attempt, life == self._life
+        )
         self._remember(sealed, handle)
         return handle
 

@@ -473,7 +473,7 @@ def test_a_segment_header_that_cannot_be_read_ends_the_start_too() -> None:
     disk = world.disk.killed()
     disk.unreadable = (name, 0, 1)
 
-    with pytest.raises(ReadFailed, match="segment . cannot be read"):
+    with pytest.raises(ReadFailed, match=r"segment \d cannot be read"):
         World(disk=disk)
 
     after = World(disk=disk, options=replace(SMALL, reads_around_bad_sectors=True))
