@@ -107,7 +107,9 @@ class ReceiptHandles:
         head = data[: _HEAD.size]
         if self._tag(head) != data[_HEAD.size :]:
             raise InvalidReceiptHandle("receipt handle is not of this broker")
-        form, shard, group_id, topic_id, queue_id, base, lease_id, attempt, life = _HEAD.unpack(head)
+        form, shard, group_id, topic_id, queue_id, base, lease_id, attempt, life = _HEAD.unpack(
+            head
+        )
         if form != _FORMAT or shard != self._shard:
             raise InvalidReceiptHandle(f"receipt handle is of shard {shard}, not {self._shard}")
         handle = ReceiptHandle(
