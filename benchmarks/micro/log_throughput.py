@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.machine import described
 from cosmodrome_server.clock import SystemClock
-from cosmodrome_server.model.log import MessageRecord, MessageState, RecordKind
+from cosmodrome_server.model.log import MessageRecord, MessageState, RecordKind, ReplayedRun
 from cosmodrome_server.store.commit_log import CommitLog
 from cosmodrome_server.store.group_commit import Durability
 from cosmodrome_server.store.opening import SHARD_NAME, open_log
@@ -38,11 +38,11 @@ class Loaded:
         list(self.log.rows())
         self.replayed = 0
         for record in self.log.replay():
-            self.replayed += 1
-            message = record.message
-            if message is not None:
-                entry = (record.position, message.tag_hash, message.store_timestamp_ms)
-                self.log.index(message.topic_id, message.queue_id, message.queue_offset, entry)
+            if isinstance(record, ReplayedRun):
+                self.log.index_run(*record[:4])
+                self.replayed += len(record.entries)
+            else:
+                self.replayed += 1
         self.log.set_snapshot(lambda: [(b"row", b"value")])
         self.ends = [self.log.max_offset(1, queue) for queue in range(QUEUES)]
         self._queue = 0

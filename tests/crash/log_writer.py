@@ -12,6 +12,7 @@ from cosmodrome_server.model.log import MessageRecord, MessageState, RecordKind
 from cosmodrome_server.store.commit_log import CommitLog
 from cosmodrome_server.store.opening import open_log
 from cosmodrome_server.store.platform import LogOptions
+from tests.support.replaying import replayed
 
 OPTIONS = LogOptions(segment_bytes=1 << 20, reserve_bytes=64 << 10)
 FRAMES_PER_CHECKPOINT = 97
@@ -26,13 +27,7 @@ def open_counting(data: Path) -> tuple[CommitLog, int]:
     """The log, and the count of acknowledgements its state holds."""
     log = open_log(data, OPTIONS, SystemClock())
     count = sum(int.from_bytes(value, "little") for _, value in log.rows())
-    for record in log.replay():
-        message = record.message
-        if message is None:
-            count += 1
-        else:
-            entry = (record.position, message.tag_hash, message.store_timestamp_ms)
-            log.index(message.topic_id, message.queue_id, message.queue_offset, entry)
+    count += sum(kind is not RecordKind.MESSAGE for kind, _ in replayed(log))
     return log, count
 
 

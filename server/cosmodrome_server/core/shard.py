@@ -46,7 +46,14 @@ from cosmodrome_server.core.transaction import (
 )
 from cosmodrome_server.model import wire
 from cosmodrome_server.model.group import Group
-from cosmodrome_server.model.log import Log, MessageRecord, MessageState, RecordKind, Replayed
+from cosmodrome_server.model.log import (
+    Log,
+    MessageRecord,
+    MessageState,
+    RecordKind,
+    Replayed,
+    ReplayedRun,
+)
 from cosmodrome_server.model.queries import ANY_QUEUE
 from cosmodrome_server.model.topic import TopicType
 
@@ -128,17 +135,19 @@ class Shard:
                 self.transactions.restore(key, value)
         self.transactions.restored()
 
-    def replay(self, replayed: Replayed) -> None:
-        """Apply one record of the log."""
+    def replay(self, replayed: Replayed | ReplayedRun) -> None:
+        """Apply one record of the log, or one run of messages."""
         try:
-            if replayed.kind is RecordKind.MESSAGE:
+            if isinstance(replayed, ReplayedRun):
+                self._apply_run(*replayed[:4])
+            elif replayed.kind is RecordKind.MESSAGE:
                 assert replayed.message is not None, "a MESSAGE record holds a message"
                 self.apply_message(replayed.message, replayed.position)
             else:
                 self.apply(replayed.kind, replayed.payload)
         except KeyError:
             # The record that made its topic or group was in a damaged frame.
-            self.orphans += 1
+            self.orphans += len(replayed.entries) if isinstance(replayed, ReplayedRun) else 1
 
     def started(self) -> None:
         """All records were replayed: what they say is durable."""
@@ -184,14 +193,20 @@ class Shard:
             for record, position in zip(records, positions, strict=True):
                 self.apply_message(record, position)
             return
-        self._stored_ms = max(self._stored_ms, last.store_timestamp_ms)
-        topic = self.catalogue.topics_by_id[first.topic_id]
         entries = [
             (position, record.tag_hash, record.store_timestamp_ms)
             for record, position in zip(records, positions, strict=True)
         ]
-        self._log.index_run(first.topic_id, first.queue_id, first.queue_offset, entries)
-        self._ended(topic, first.queue_id, last.queue_offset + 1)
+        self._apply_run(first.topic_id, first.queue_id, first.queue_offset, entries)
+
+    def _apply_run(
+        self, topic_id: int, queue_id: int, queue_offset: int, entries: list[tuple[int, int, int]]
+    ) -> None:
+        """Messages take the next offsets of a queue."""
+        self._stored_ms = max(self._stored_ms, entries[-1][2])
+        topic = self.catalogue.topics_by_id[topic_id]
+        self._log.index_run(topic_id, queue_id, queue_offset, entries)
+        self._ended(topic, queue_id, queue_offset + len(entries))
 
     def append(
         self, topic: TopicState, queue_id: int, queue_offset: int, entry: tuple[int, int, int]

@@ -108,6 +108,24 @@ class Replayed(NamedTuple):
     message: MessageRecord | None
 
 
+class ReplayedRun(NamedTuple):
+    """Visible messages of one queue, one after the other, found at start.
+
+    Attributes:
+        topic_id: The number of their topic.
+        queue_id: Their message queue.
+        queue_offset: Of the first; the others follow without a gap.
+        entries: Position, tag hash and store timestamp of each; at least one.
+        timestamp_ms: The time of their frame.
+    """
+
+    topic_id: int
+    queue_id: int
+    queue_offset: int
+    entries: list[tuple[int, int, int]]
+    timestamp_ms: int
+
+
 class Loaded(Protocol):
     """The delayed messages of one hour: columns in the order of due time and position."""
 
@@ -217,10 +235,11 @@ class LogTail(NamedTuple):
 class Log(QueueReader, Protocol):
     """The durable log of one shard. All calls on the loop's thread unless said otherwise."""
 
-    def replay(self) -> Iterator[Replayed]:
+    def replay(self) -> Iterator[Replayed | ReplayedRun]:
         """At start, once, after `rows`: every record after the checkpoint, in order.
 
-        The caller applies each before it takes the next (and so calls `index` and `drop_queues`).
+        Visible messages come one by one or as runs. The caller applies each before it takes the
+        next (and so calls `index`, `index_run` and `drop_queues`).
         """
 
     def rows(self) -> Iterable[tuple[bytes, bytes]]:
@@ -261,7 +280,7 @@ class Log(QueueReader, Protocol):
         queue_offset: int,
         entries: Sequence[tuple[int, int, int]],
     ) -> None:
-        """`index` for neighbours: messages of one send, staged just now; at least one."""
+        """`index` for neighbours of the segment that takes frames, or is replayed; at least one."""
 
     def drop_queues(self, topic_id: int) -> None:
         """Forget the queues of a deleted topic."""

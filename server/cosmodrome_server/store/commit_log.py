@@ -25,7 +25,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 
 from cosmodrome_server.errors import CorruptFrame, OverloadedError, StoreFailed, StoreFull
-from cosmodrome_server.model.log import LogTail, MessageRecord, RecordKind, Replayed
+from cosmodrome_server.model.log import LogTail, MessageRecord, RecordKind, Replayed, ReplayedRun
 from cosmodrome_server.store import segment
 from cosmodrome_server.store.background import Background, Changes
 from cosmodrome_server.store.checkpoint import Mark
@@ -38,7 +38,7 @@ from cosmodrome_server.store.ranges import Ranges
 from cosmodrome_server.store.recent import RecentMessages
 from cosmodrome_server.store.record import (
     STATE_HEAD_BYTES,
-    decode_records,
+    decode_runs,
     encode_message,
     encode_queue_ends,
     encode_row,
@@ -152,7 +152,7 @@ class CommitLog:
             ]
         return beginning.rows
 
-    def replay(self) -> Iterator[Replayed]:
+    def replay(self) -> Iterator[Replayed | ReplayedRun]:
         """See `Log.replay`."""
         is_strict = not self._options.reads_around_bad_sectors
         replay = Replay(self._platform.files, self._directory, self._beginning, is_strict=is_strict)
@@ -168,8 +168,8 @@ class CommitLog:
             self.tail = self.tail.longer(found.header.records, found.end - found.start)
             ended_ms = found.header.timestamp_ms
             first = header.number << segment.OFFSET_BITS | found.start + FRAME_HEADER_BYTES
-            for record in decode_records(found.payload, first, found.header.timestamp_ms):
-                if record.kind not in _OF_THE_LOG:
+            for record in decode_runs(found.payload, first, found.header.timestamp_ms):
+                if isinstance(record, ReplayedRun) or record.kind not in _OF_THE_LOG:
                     yield record
         self.damages = replay.damages
         ending = replay.ending

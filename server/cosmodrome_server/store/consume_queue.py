@@ -17,6 +17,7 @@ import logging
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple, cast
@@ -189,8 +190,8 @@ class ConsumeQueues:
         """See `model.log.Log.index_run`."""
         self.index(topic_id, queue_id, queue_offset, entries[0])
         queue = self._queues[topic_id << 32 | queue_id]
-        # Behind the first one there is no hole, and what is sent lies in the active segment.
-        queue.words.frombytes(b"".join([_ENTRY.pack(*entry) for entry in entries[1:]]))
+        # Behind the first one there is no hole, and all of it lies in the active segment.
+        queue.words.extend(array("Q", list(chain.from_iterable(entries[1:]))))
         queue.next_offset = queue_offset + len(entries)
 
     def _note_oldest(self, words: "array[int]") -> None:

@@ -31,7 +31,13 @@ from google_crc32c import extend
 from google_crc32c import value as crc32c
 
 from cosmodrome_server.errors import CorruptFrame
-from cosmodrome_server.model.log import MessageRecord, MessageState, RecordKind, Replayed
+from cosmodrome_server.model.log import (
+    MessageRecord,
+    MessageState,
+    RecordKind,
+    Replayed,
+    ReplayedRun,
+)
 
 STATE_HEAD_BYTES = 5
 MESSAGE_HEAD_BYTES = 54
@@ -42,12 +48,15 @@ _STATE_HEAD = Struct("<IB")
 _MESSAGE_HEAD = Struct("<IBI")
 _MESSAGE_REST = Struct("<BIIIQQQII")
 _MESSAGE = Struct("<IBIBIIIQQQII")
+# What the index needs of a message: length, kind, state, topic, queue, tag, offset, time.
+_INDEXED = Struct("<IB4xBIIIQQ")
 _U32 = Struct("<I")
 _END = Struct("<QQ")
 
 _MESSAGE_KIND = int(RecordKind.MESSAGE)
 _KINDS: dict[int, RecordKind] = {int(kind): kind for kind in RecordKind}
 _STATES = tuple(MessageState)
+_VISIBLE = int(MessageState.VISIBLE)
 
 
 def encode_state(kind: RecordKind, payload: bytes) -> bytes:
@@ -131,28 +140,74 @@ def decode_records(payload: bytes, position: int, timestamp_ms: int) -> Iterator
     Raises:
         CorruptFrame: A record is out of bounds, or of a kind this version does not know.
     """
-    start, end = 0, len(payload)
-    while start < end:
-        if start + STATE_HEAD_BYTES > end:
-            raise CorruptFrame(f"record head at {start} crosses the end of its frame")
-        length, number = _STATE_HEAD.unpack_from(payload, start)
-        stop = start + length
-        if length < STATE_HEAD_BYTES or stop > end:
-            raise CorruptFrame(f"record length {length} at {start} is out of bounds")
-        if number == _MESSAGE_KIND:
-            if length < MESSAGE_HEAD_BYTES:
-                raise CorruptFrame(f"message record of {length} bytes at {start}")
-            message = _message(payload, start, stop)
-            yield Replayed(RecordKind.MESSAGE, position + start, timestamp_ms, b"", message)
+    start = 0
+    while start < len(payload):
+        record, start = _record(payload, start, position, timestamp_ms)
+        yield record
+
+
+def _record(payload: bytes, start: int, position: int, timestamp_ms: int) -> tuple[Replayed, int]:
+    """The record at `start` of a frame, and where the next one begins."""
+    end = len(payload)
+    if start + STATE_HEAD_BYTES > end:
+        raise CorruptFrame(f"record head at {start} crosses the end of its frame")
+    length, number = _STATE_HEAD.unpack_from(payload, start)
+    stop = start + length
+    if length < STATE_HEAD_BYTES or stop > end:
+        raise CorruptFrame(f"record length {length} at {start} is out of bounds")
+    if number == _MESSAGE_KIND:
+        if length < MESSAGE_HEAD_BYTES:
+            raise CorruptFrame(f"message record of {length} bytes at {start}")
+        message = _message(payload, start, stop)
+        return Replayed(RecordKind.MESSAGE, position + start, timestamp_ms, b"", message), stop
+    kind = _KINDS.get(number)
+    if kind is None:
+        raise CorruptFrame(f"record kind {number} at {start} is unknown: a newer version wrote it")
+    content = payload[start + STATE_HEAD_BYTES : stop]
+    return Replayed(kind, position + start, timestamp_ms, content, None), stop
+
+
+def decode_runs(
+    payload: bytes, position: int, timestamp_ms: int
+) -> Iterator[Replayed | ReplayedRun]:
+    """As `decode_records`, but visible messages come as runs: a start reads millions of them."""
+    start = 0
+    while start < len(payload):
+        run, stop = _run(payload, start, position, timestamp_ms)
+        if run is not None:
+            yield run
         else:
-            kind = _KINDS.get(number)
-            if kind is None:
-                raise CorruptFrame(
-                    f"record kind {number} at {start} is unknown: a newer version wrote it"
-                )
-            content = payload[start + STATE_HEAD_BYTES : stop]
-            yield Replayed(kind, position + start, timestamp_ms, content, None)
+            record, stop = _record(payload, start, position, timestamp_ms)
+            yield record
         start = stop
+
+
+def _run(
+    payload: bytes, start: int, position: int, timestamp_ms: int
+) -> tuple[ReplayedRun | None, int]:
+    """The run of visible messages that begins at `start`, if one does, and where it ends."""
+    end = len(payload)
+    entries: list[tuple[int, int, int]] = []
+    first = expected = (-1, -1, -1)
+    while start + MESSAGE_HEAD_BYTES <= end:
+        length, kind, state, topic_id, queue_id, tag_hash, queue_offset, store_ms = (
+            _INDEXED.unpack_from(payload, start)
+        )
+        stop = start + length
+        if (
+            kind != _MESSAGE_KIND
+            or state != _VISIBLE
+            or length < MESSAGE_HEAD_BYTES
+            or stop > end
+            or (entries and (topic_id, queue_id, queue_offset) != expected)
+        ):
+            break
+        if not entries:
+            first = (topic_id, queue_id, queue_offset)
+        entries.append((position + start, tag_hash, store_ms))
+        expected = (topic_id, queue_id, queue_offset + 1)
+        start = stop
+    return (ReplayedRun(*first, entries, timestamp_ms) if entries else None), start
 
 
 def encode_row(key: bytes, value: bytes) -> bytes:

@@ -12,6 +12,7 @@ from cosmodrome_server.store import check, segment
 from cosmodrome_server.store.commit_log import CommitLog
 from cosmodrome_server.store.opening import SHARD_NAME, open_log
 from cosmodrome_server.store.platform import LogOptions
+from tests.support.replaying import replayed
 
 GOLDEN = Path(__file__).parent / "golden"
 OPTIONS = LogOptions(segment_bytes=32 << 10, reserve_bytes=4_096, scrub_bytes_s=0)
@@ -36,11 +37,7 @@ def write(data: Path, messages: int = 120) -> None:
 def opened(data: Path) -> CommitLog:
     log = open_log(data, OPTIONS, SystemClock())
     list(log.rows())
-    for record in log.replay():
-        message = record.message
-        if message is not None:
-            entry = (record.position, message.tag_hash, message.store_timestamp_ms)
-            log.index(message.topic_id, message.queue_id, message.queue_offset, entry)
+    list(replayed(log))
     log.set_snapshot(lambda: [(b"count", b"?")])
     return log
 

@@ -17,6 +17,7 @@ from tests.support.inline_worker import InlineWorker
 from tests.support.log_world import DIRECTORY, SMALL, SteadyClock
 from tests.support.memory_checkpoints import MemoryCheckpoints
 from tests.support.memory_log import MemoryLog
+from tests.support.replaying import replayed
 
 
 class Opened(Protocol):
@@ -147,14 +148,7 @@ def filled(opened: Opened, count: int, restart: bool) -> Log:
 
 def replay(log: Log) -> list[RecordKind]:
     list(log.rows())
-    kinds = []
-    for record in log.replay():
-        kinds.append(record.kind)
-        if record.message is not None:
-            found = record.message
-            entry = (record.position, found.tag_hash, found.store_timestamp_ms)
-            log.index(found.topic_id, found.queue_id, found.queue_offset, entry)
-    return kinds
+    return [kind for kind, _ in replayed(log)]
 
 
 both = pytest.mark.parametrize("restart", [False, True], ids=["live", "restarted"])
@@ -253,15 +247,12 @@ def test_records_are_replayed_in_order_after_a_restart(opened: Opened) -> None:
     opened.restart()
 
     list(opened.log.rows())
-    found = list(opened.log.replay())
-
-    assert [(item.kind, item.payload) for item in found] == [
+    assert list(replayed(opened.log)) == [
         (RecordKind.TOPIC, b"topic"),
         (RecordKind.MESSAGE, b""),
         (RecordKind.ACK, b""),
     ]
-    assert found[1].message is not None
-    assert found[1].message.queue_offset == 0
+    assert opened.log.max_offset(1, 0) == 1
 
 
 def test_a_checkpoint_is_where_replay_begins(opened: Opened) -> None:
@@ -277,9 +268,9 @@ def test_a_checkpoint_is_where_replay_begins(opened: Opened) -> None:
     opened.restart()
 
     assert sorted(opened.log.rows()) == [(b"a", b"1"), (b"b", b"2")]
-    assert [item.payload for item in opened.log.replay()] == [b"", b"2"]
+    assert [payload for _, payload in replayed(opened.log)] == [b"", b"2"]
     assert opened.log.read(1, 0, 1) == message(1)
-    assert opened.log.max_offset(1, 0) == 2
+    assert opened.log.max_offset(1, 0) == 3
 
 
 def test_rows_of_later_checkpoints_replace_earlier_ones(opened: Opened) -> None:

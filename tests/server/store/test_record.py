@@ -5,7 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmodrome_server.errors import CorruptFrame
-from cosmodrome_server.model.log import MessageRecord, MessageState, RecordKind
+from cosmodrome_server.model.log import (
+    MessageRecord,
+    MessageState,
+    RecordKind,
+    ReplayedRun,
+)
 from cosmodrome_server.store import record
 
 U32, U64 = st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1)
@@ -54,6 +59,57 @@ def test_records_come_back_in_order_with_their_positions(
     ] == written
 
 
+# Of few queues and offsets, so that some follow each other.
+near = st.builds(
+    MessageRecord,
+    st.sampled_from([MessageState.VISIBLE, MessageState.VISIBLE, MessageState.HALF]),
+    st.just(7),
+    st.integers(0, 1),
+    st.integers(0, 3),
+    U32,
+    U64,
+    U64,
+    st.binary(max_size=5),
+    st.binary(max_size=5),
+    st.binary(max_size=5),
+)
+
+
+@given(st.lists(st.one_of(near, st.just((RecordKind.ACK, b"an ack")))))
+def test_runs_are_the_records_they_are_made_of(
+    written: list[MessageRecord | tuple[RecordKind, bytes]],
+) -> None:
+    payload = b""
+    for item in written:
+        if isinstance(item, MessageRecord):
+            payload += b"".join(record.encode_message(item))
+        else:
+            payload += record.encode_state(*item) + item[1]
+
+    wanted: list[tuple[int, int, tuple[object, ...]]] = []
+    for single in record.decode_records(payload, 1_000, 17):
+        message = single.message
+        if message is not None and message.state is MessageState.VISIBLE:
+            entry = (single.position, message.tag_hash, message.store_timestamp_ms)
+            wanted.append((message.queue_id, message.queue_offset, entry))
+        else:
+            wanted.append((-1, -1, tuple(single)))
+    found: list[tuple[int, int, tuple[object, ...]]] = []
+    end = (-1, -1)
+    for part in record.decode_runs(payload, 1_000, 17):
+        if isinstance(part, ReplayedRun):
+            assert (part.queue_id, part.queue_offset) != end, "one run, not two"
+            end = (part.queue_id, part.queue_offset + len(part.entries))
+            assert (part.topic_id, part.timestamp_ms) == (7, 17)
+            for queue_offset, entry in enumerate(part.entries, part.queue_offset):
+                found.append((part.queue_id, queue_offset, entry))
+        else:
+            end = (-1, -1)
+            found.append((-1, -1, tuple(part)))
+
+    assert found == wanted
+
+
 def test_every_flipped_bit_of_a_message_is_noticed() -> None:
     message = MessageRecord(MessageState.HALF, 1, 2, 3, 4, 5, 6, b"system", b"user", b"body")
     good = b"".join(record.encode_message(message))
@@ -70,6 +126,7 @@ def test_every_flipped_bit_of_a_message_is_noticed() -> None:
 def test_rubbish_is_refused_and_never_a_crash(payload: bytes) -> None:
     try:
         found = list(record.decode_records(payload, 0, 0))
+        list(record.decode_runs(payload, 0, 0))
     except CorruptFrame:
         return
     assert sum(1 for _ in found) <= len(payload)
@@ -82,12 +139,16 @@ def test_rubbish_is_refused_and_never_a_crash(payload: bytes) -> None:
         (b"\x04\0\0\0\x02", "out of bounds"),
         (b"\x06\0\0\0\x02", "out of bounds"),
         (b"\x06\0\0\0\x01x", "message record of 6 bytes"),
+        (b"\x06\0\0\0\x01".ljust(80, b"\0"), "message record of 6 bytes"),
+        (b"\xff\0\0\0\x01".ljust(80, b"\0"), "out of bounds"),
         (b"\x05\0\0\0\xfa", "newer version"),
     ],
 )
 def test_a_record_that_cannot_be_is_refused_with_its_reason(payload: bytes, reason: str) -> None:
     with pytest.raises(CorruptFrame, match=reason):
         list(record.decode_records(payload, 0, 0))
+    with pytest.raises(CorruptFrame, match=reason):
+        list(record.decode_runs(payload, 0, 0))
 
 
 def test_a_state_no_version_knows_is_refused() -> None:
