@@ -1,6 +1,6 @@
 """A broker, its disk, its clients and its bad luck, all from one seed.
 
-    clients      send, commit, roll back, recall; receive, acknowledge, hide, give up
+    clients      send, commit, roll back, recall; receive, wait, acknowledge, hide, give up
     time         passes, in steps of milliseconds to hours; the wall clock jumps, also back
     the disk     is slow (frames wait), forgets what was not synced, tears writes, and will not
                  be read for a while
@@ -27,8 +27,8 @@ from cosmodrome_server.errors import (
     ReadFailed,
 )
 from cosmodrome_server.model.group import ConsumeFrom, CustomizedBackoff, Group
-from cosmodrome_server.model.message import MessageType, NewMessage, StoredMessage
-from cosmodrome_server.model.queries import ANY_QUEUE, PullQuery, ReceiveQuery
+from cosmodrome_server.model.message import Delivery, MessageType, NewMessage, StoredMessage
+from cosmodrome_server.model.queries import ANY_QUEUE, PullQuery, ReceiveQuery, Waiter
 from cosmodrome_server.model.topic import Topic, TopicType, dead_letter_topic
 from cosmodrome_server.model.wire import encode_bytes, message_id
 from cosmodrome_server.store.commit_log import CommitLog
@@ -436,11 +436,24 @@ class Simulation:
     def _receive(self) -> None:
         group = self._random.choice(list(GROUPS))
         topic = self._random.choice(GROUPS[group])
-        self._take(group, topic, self._random.choice((1, 4, 32)))
+        count = self._random.choice((1, 4, 32))
+        if not self._take(group, topic, count) and self._random.random() < 0.5:
+            self._wait(group, topic, count)
 
     def _take(self, group: str, topic: str, count: int) -> int:
-        query = ReceiveQuery(group, topic, ANY_QUEUE, "client", count, INVISIBLE_MS)
-        deliveries = self._broker.receive(query)
+        deliveries = self._broker.receive(_query(group, topic, count))
+        self._took(group, topic, deliveries)
+        return len(deliveries)
+
+    def _wait(self, group: str, topic: str, count: int) -> None:
+        deadline_ms = self._clocks.run_ms + self._random.choice((1, 3_000, 30_000))
+
+        def on_ready(deliveries: list[Delivery]) -> None:
+            self._took(group, topic, deliveries)
+
+        self._broker.wait(Waiter(_query(group, topic, count), deadline_ms, on_ready))
+
+    def _took(self, group: str, topic: str, deliveries: list[Delivery]) -> None:
         names = [message_id(delivery.message.system) for delivery in deliveries]
         for name, delivery in zip(names, deliveries, strict=True):
             self._books.delivered(
@@ -451,7 +464,6 @@ class Simulation:
             # A reply that never left gave nobody a handle.
             self._when_answered(lambda held=held: self._hold(held))
         self._note("receive", group, topic, names)
-        return len(deliveries)
 
     def _hold(self, held: Held) -> None:
         self._books.sent[held.name].is_delivered = True
@@ -543,6 +555,10 @@ class Simulation:
             if pulled.next_offset == at:
                 return names
             at = pulled.next_offset
+
+
+def _query(group: str, topic: str, count: int) -> ReceiveQuery:
+    return ReceiveQuery(group, topic, ANY_QUEUE, "client", count, INVISIBLE_MS)
 
 
 def level_leases(one: LocalBroker, other: LocalBroker) -> None:
