@@ -109,6 +109,8 @@ class LiteVerbs(OperationVerbs):
         rules = rules_of(group.group, self._settings.lite_subscriptions_per_client)
         outcome = self._lite.change(change, rules, self._clock.monotonic_ms())
         self._advance()
+        for name in outcome.restarted:
+            self._restart_lite(group, lite_topic_name(change.topic, name))
         names: Iterable[str] = outcome.added
         if rules.is_wildcard:
             names = [lite for lite, _ in self._lite_topics_of(parent)]
@@ -118,6 +120,16 @@ class LiteVerbs(OperationVerbs):
             self._events.lite_unsubscribed(client_id, change.group, lite_topic)
         self._to_wake[group.group_id, parent.topic_id, ANY_QUEUE] = None
         self._commit.touch()
+
+    def _restart_lite(self, group: GroupState, name: str) -> None:
+        """Put the group back to the beginning of a lite topic it has read of."""
+        state = self._shard.catalogue.topics.get(name)
+        if state is None:
+            return
+        place = (group.group_id, state.topic_id, 0)
+        if self._shard.consumptions.find(place) is not None:
+            start = self._bounds(state, 0).min_offset
+            self._put(SetOffset(self._shard.lease_ms, *place, start))
 
     def _begin_lite(self, group: GroupState, name: str, change: LiteChange) -> None:
         """Put the group where the client wants to begin on a lite topic that is there."""

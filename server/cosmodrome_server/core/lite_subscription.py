@@ -8,6 +8,9 @@ clients every 30 s, and over when a client has been silent for three minutes.
               └── exclusive group, another client adds it ──▶ evicted, and told so: it gets it
                   back by adding it anew, not by repeating its whole set
 
+Where reading goes on afterwards is the group's offset, which stays; or the beginning, where
+the group asks for it with `lite.sub.reset.offset.unsubscribe` or `.exclusive`.
+
 Source: protocol.md 1.17 and 7.13.
 """
 
@@ -43,20 +46,27 @@ class LiteRules:
         is_exclusive: One client a lite topic.
         is_wildcard: Every client reads all.
         client_quota: Lite topics of one client.
+        is_reset_on_eviction: Who takes a lite topic over reads it from the beginning.
+        is_reset_on_removal: So does who adds it after a client removed it.
     """
 
     is_exclusive: bool
     is_wildcard: bool
     client_quota: int
+    is_reset_on_eviction: bool = False
+    is_reset_on_removal: bool = False
 
 
 def rules_of(group: Group, client_quota: int) -> LiteRules:
     """Read the rules from the attributes of a group; `client_quota` if it has none."""
-    quota = group.attributes.get("lite.sub.client.quota", "")
+    values = group.attributes
+    quota = values.get("lite.sub.client.quota", "")
     return LiteRules(
-        group.attributes.get("lite.sub.model", "").lower() == "exclusive",
-        group.attributes.get("lite.sub.wildcard", "").lower() == "true",
+        values.get("lite.sub.model", "").lower() == "exclusive",
+        values.get("lite.sub.wildcard", "").lower() == "true",
         int(quota) if quota.isdecimal() else client_quota,
+        values.get("lite.sub.reset.offset.exclusive", "").lower() == "true",
+        values.get("lite.sub.reset.offset.unsubscribe", "").lower() == "true",
     )
 
 
@@ -84,10 +94,12 @@ class LiteOutcome:
     Attributes:
         added: Lite topics the client reads now and did not before.
         evictions: (client, lite topic) of those who must be told.
+        restarted: Lite topics the group reads from the beginning now.
     """
 
     added: list[str] = field(default_factory=list)
     evictions: list[tuple[str, str]] = field(default_factory=list)
+    restarted: list[str] = field(default_factory=list)
 
 
 class LiteSubscriptions:
@@ -134,6 +146,9 @@ class LiteSubscriptions:
             held.evicted.difference_update(change.lite_topics)
         for name in removed:
             self._remove(key, name)
+        # A client that says its whole set has not changed its mind about what is not in it.
+        if rules.is_reset_on_removal and change.action is LiteAction.PARTIAL_REMOVE:
+            outcome.restarted += removed
         for name in outcome.added:
             self._add(key, name, rules, outcome)
         return outcome
@@ -171,6 +186,8 @@ class LiteSubscriptions:
                 self._remove((group, owner), name)
                 self._of[group, owner].evicted.add(name)
                 outcome.evictions.append((owner, name))
+                if rules.is_reset_on_eviction:
+                    outcome.restarted.append(name)
             self._owners[group, name] = client_id
         self._of[key].names[name] = None
         self._count += 1

@@ -184,6 +184,53 @@ def test_in_an_exclusive_group_the_newest_client_takes_a_lite_topic_over() -> No
     run(scenario, lite_sub_model="Exclusive")
 
 
+async def read_all(world: World, client_id: str) -> list[bytes]:
+    """Receive and acknowledge what there is of a lite topic."""
+    found = []
+    while deliveries := receive(world, client_id):
+        for delivery in deliveries:
+            world.broker.ack("room", "chat", delivery.receipt_handle)
+        found += bodies(deliveries)
+        await world.settle()
+    return found
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_who_takes_a_lite_topic_over_reads_from_the_beginning_if_the_group_says_so(
+    is_reset: bool,
+) -> None:
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a", start=(LiteStart.MIN, 0))
+        await world.send("chat", lite("a", b"1"), lite("a", b"2"))
+        assert await read_all(world, "ann") == [b"1", b"2"]
+        sync(world, "bob", "a")
+        assert events.evicted == [("ann", "room", "a")]
+        assert await read_all(world, "bob") == ([b"1", b"2"] if is_reset else [])
+        # Where the client says, it begins all the same.
+        sync(world, "cid", "a", start=(LiteStart.OFFSET, 1))
+        assert await read_all(world, "cid") == [b"2"]
+
+    word = str(is_reset).lower()
+    run(scenario, lite_sub_model="Exclusive", lite_sub_reset_offset_exclusive=word)
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+def test_a_lite_topic_a_client_removed_is_read_from_the_beginning_if_the_group_says_so(
+    is_reset: bool,
+) -> None:
+    async def scenario(world: World, _: Events) -> None:
+        sync(world, "ann", "a", "b", start=(LiteStart.MIN, 0))
+        await world.send("chat", lite("a", b"1"), lite("b", b"2"))
+        assert sorted(await read_all(world, "ann")) == [b"1", b"2"]
+        # That it is not in the whole set is no removal.
+        sync(world, "ann", "a", action=LiteAction.COMPLETE_ADD)
+        sync(world, "ann", "a", "never sent to", action=LiteAction.PARTIAL_REMOVE)
+        sync(world, "ann", "a", "b")
+        assert await read_all(world, "ann") == ([b"1"] if is_reset else [])
+
+    run(scenario, lite_sub_reset_offset_unsubscribe=str(is_reset).lower())
+
+
 def test_a_group_with_a_wildcard_reads_every_lite_topic() -> None:
     async def scenario(world: World, events: Events) -> None:
         with pytest.raises(BadRequest):
