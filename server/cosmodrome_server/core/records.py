@@ -135,8 +135,9 @@ class Pop:
             client,
             attempt_id,
         ) = _POP.unpack_from(payload)
-        start = _POP.size
-        ends = (start + masked, start + masked + held, start + masked + held + client)
+        held_at = _POP.size + masked
+        client_at = held_at + held
+        attempt_at = client_at + client
         return Pop(
             at_ms,
             group_id,
@@ -145,14 +146,14 @@ class Pop:
             lease_id,
             base,
             count,
-            int.from_bytes(payload[start : ends[0]], "little"),
-            int.from_bytes(payload[ends[0] : ends[1]], "little"),
+            int.from_bytes(payload[_POP.size : held_at], "little"),
+            int.from_bytes(payload[held_at:client_at], "little") if held else 0,
             attempt,
             invisible_ms,
             replaces,
             is_auto_renewed,
-            payload[ends[1] : ends[2]].decode(),
-            payload[ends[2] : ends[2] + attempt_id].decode(),
+            payload[client_at:attempt_at].decode() if client else "",
+            payload[attempt_at : attempt_at + attempt_id].decode() if attempt_id else "",
         )
 
 

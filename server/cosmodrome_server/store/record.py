@@ -171,15 +171,15 @@ def decode_runs(
     payload: bytes, position: int, timestamp_ms: int
 ) -> Iterator[Replayed | ReplayedRun]:
     """As `decode_records`, but visible messages come as runs: a start reads millions of them."""
-    start = 0
-    while start < len(payload):
-        run, stop = _run(payload, start, position, timestamp_ms)
-        if run is not None:
-            yield run
-        else:
-            record, stop = _record(payload, start, position, timestamp_ms)
-            yield record
-        start = stop
+    start, end = 0, len(payload)
+    while start < end:
+        if start + MESSAGE_HEAD_BYTES <= end and payload[start + 4] == _MESSAGE_KIND:
+            run, start = _run(payload, start, position, timestamp_ms)
+            if run is not None:
+                yield run
+                continue
+        record, start = _record(payload, start, position, timestamp_ms)
+        yield record
 
 
 def _run(
