@@ -121,11 +121,11 @@ class _Call:
 class Server:
     """A broker on the real store with a proxy over it."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, kind: type[LocalBroker] = LocalBroker) -> None:
         config, clock = load(None, environment={}, overrides={}), SystemClock()
         log = open_log(data, LogOptions(), clock)
         self.failures: list[Exception] = []
-        broker = LocalBroker(log, clock, broker_settings(config), self.failures.append)
+        broker = kind(log, clock, broker_settings(config), self.failures.append)
         self.broker = broker
         self.turn = _Turn()
         context = Context(
@@ -159,7 +159,7 @@ class Server:
         return answers
 
 
-def _receive_request(batch: int) -> bytes:
+def receive_request(batch: int) -> bytes:
     request = rpc.ReceiveMessageRequest(batch_size=batch, auto_renew=False)
     request.group.name = GROUP
     request.message_queue.topic.name = TOPIC
@@ -169,7 +169,7 @@ def _receive_request(batch: int) -> bytes:
     return request.SerializeToString()
 
 
-def _acks(answers: Sequence[Sequence[bytes]]) -> list[bytes]:
+def ack_requests(answers: Sequence[Sequence[bytes]]) -> list[bytes]:
     """One AckMessage per receive; checks that every message came with its handle."""
     requests = []
     for messages in answers:
@@ -222,17 +222,17 @@ class Steps:
         rounds = max(1, messages // turn)
         await self._cycle(batch, rounds)
         count = rounds * turn
-        sends, pops = [batch] * (count // BATCH), [_receive_request(BATCH)] * (count // BATCH)
+        sends, pops = [batch] * (count // BATCH), [receive_request(BATCH)] * (count // BATCH)
         await self._server.call("SendMessage", sends)
         found = await self.step("receive, backlog", "ReceiveMessage", pops, count)
-        _check_acked(await self._server.call("AckMessage", _acks(found)), count)
+        _check_acked(await self._server.call("AckMessage", ack_requests(found)), count)
         singles = min(count, 2_048)  # what recent.py keeps of 1 KiB each
         sent = await self.step("send, one", "SendMessage", [send_request(TOPIC, 1)] * singles,
                                singles)  # fmt: skip
         _check_sent(sent, singles)
-        found = await self.step("receive, one", "ReceiveMessage", [_receive_request(1)] * singles,
+        found = await self.step("receive, one", "ReceiveMessage", [receive_request(1)] * singles,
                                 singles)  # fmt: skip
-        acked = await self.step("ack, one", "AckMessage", _acks(found), singles)
+        acked = await self.step("ack, one", "AckMessage", ack_requests(found), singles)
         _check_acked(acked, singles)
         return self.figures
 
@@ -249,10 +249,10 @@ class Steps:
             spent[step] = (wall + 1 / figures["per_second"], cpu + figures["cpu_us"])
             return answers
 
-        pops = [_receive_request(BATCH)] * CALLS_PER_TURN
+        pops = [receive_request(BATCH)] * CALLS_PER_TURN
         for _ in range(rounds):
             _check_sent(await timed(names[0], "SendMessage", [batch] * CALLS_PER_TURN), turn)
-            acks = _acks(await timed(names[1], "ReceiveMessage", pops))
+            acks = ack_requests(await timed(names[1], "ReceiveMessage", pops))
             _check_acked(await timed(names[2], "AckMessage", acks), turn)
         count = rounds * turn
         for step, (wall, cpu) in spent.items():

@@ -65,14 +65,20 @@ def fields(data: bytes | memoryview) -> Iterator[tuple[int, int | bytes]]:
     """
     position, end = 0, len(data)
     while position < end:
-        key, position = read_varint(data, position)
+        key = data[position]  # mostly one byte, as are lengths: twice as fast without a call
+        position += 1
+        if key > 0x7F:
+            key, position = read_varint(data, position - 1)
         wire_type = key & 7
         if wire_type == _VARINT:
             value, position = read_varint(data, position)
             yield key >> 3, value
             continue
         if wire_type == _BYTES:
-            length, position = read_varint(data, position)
+            if position < end and data[position] < 0x80:
+                length, position = data[position], position + 1
+            else:
+                length, position = read_varint(data, position)
         elif wire_type == _FIXED64:
             length = 8
         elif wire_type == _FIXED32:
@@ -109,9 +115,17 @@ def timestamp_field(data: bytes | memoryview, number: int) -> int | None:
     for field, value in fields(data):
         if field == number and isinstance(value, bytes):
             found = value
-    if found is None:
-        return None
-    seconds, nanos = number_field(found, 1) or 0, number_field(found, 2) or 0
+    return None if found is None else milliseconds(found)
+
+
+def milliseconds(timestamp: bytes) -> int:
+    """What a google.protobuf.Timestamp says."""
+    seconds = nanos = 0
+    for number, value in fields(timestamp):
+        if isinstance(value, int) and number == 1:
+            seconds = value
+        elif isinstance(value, int) and number == 2:
+            nanos = value
     if seconds >> 63:  # before the epoch: a negative number of 64 bits
         seconds -= 1 << 64
     return seconds * 1_000 + nanos // 1_000_000
