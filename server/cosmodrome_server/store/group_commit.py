@@ -148,7 +148,8 @@ class FrameWriter:
         """Write a frame; the writer must be free."""
         assert self._frame is None, "one frame at a time"
         self._frame = frame
-        if frame.records <= _SMALL_FRAME_RECORDS and frame.length <= _SMALL_FRAME_BYTES:
+        is_small = frame.records <= _SMALL_FRAME_RECORDS and frame.length <= _SMALL_FRAME_BYTES
+        if is_small and frame.spare is None:
             self._worker.submit_short(self._write)
         else:
             self._worker.submit(self._write)
@@ -204,8 +205,8 @@ class FrameWriter:
             if self._after:
                 self._worker.submit(self._run_due)
             self._on_idle()
-        if self._durability.interval_ms:
-            self._sync_when_due()
+        if self._is_sync_due():
+            self._worker.submit(self._sync_when_due)
 
     def _put(self, frame: Frame) -> None:
         segment, parts = frame.segment, frame.parts
@@ -245,9 +246,12 @@ class FrameWriter:
         self._files.rename(spare, path_of(self._directory, segment.header))
         self._files.sync_directory(self._directory)
 
+    def _is_sync_due(self) -> bool:
+        interval_ms = self._durability.interval_ms
+        return bool(interval_ms) and self._clock.monotonic_ms() - self._synced_at_ms >= interval_ms
+
     def _sync_when_due(self) -> None:
-        elapsed_ms = self._clock.monotonic_ms() - self._synced_at_ms
-        if elapsed_ms >= self._durability.interval_ms:
+        if self._is_sync_due():
             with contextlib.suppress(OSError):  # `sync` has told everybody
                 self.sync()
 
