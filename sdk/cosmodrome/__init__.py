@@ -7,7 +7,7 @@
 no effect: no thread, no file, no log handler; log records go to the logger "cosmodrome".
 """
 
-from cosmodrome import errors, sync
+from cosmodrome import _forks, errors, sync  # noqa: F401 - the first imports gRPC as we want it
 from cosmodrome.admin import AdminClient
 from cosmodrome.config import ClientConfiguration, Tls
 from cosmodrome.credentials import Credentials

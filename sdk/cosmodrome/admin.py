@@ -181,16 +181,14 @@ class AdminClient:
 
     async def redrive(self, group: str, *, topic: str = "", max_messages: int = 0) -> int:
         """Send dead letters back where they came from; returns how many went."""
+        request = control_pb2.RedriveRequest(group=group, topic=topic)
         moved = 0
         while True:
-            request = control_pb2.RedriveRequest(
-                group=group,
-                topic=topic,
-                max_messages=max_messages - moved if max_messages else 0,
-            )
-            step = int((await self._call(CONTROL, "Redrive", request)).moved)
-            moved += step
-            if not step or (max_messages and moved >= max_messages):
+            request.max_messages = max_messages - moved if max_messages else 0
+            answer = await self._call(CONTROL, "Redrive", request)
+            moved += int(answer.moved)
+            request.from_offset = answer.next_offset
+            if not answer.next_offset or (max_messages and moved >= max_messages):
                 return moved
 
     async def find(

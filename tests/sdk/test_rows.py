@@ -3,9 +3,6 @@
 import asyncio
 import inspect
 import logging
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -542,62 +539,6 @@ async def test_6_7_credentials_are_asked_for_before_every_call(own_broker: TestB
         await producer.send(Message("t", b"1"))
         await producer.send(Message("t", b"2"))
     assert len(asked) >= before + 2
-
-
-FORKED = """
-import os, sys, cosmodrome
-from cosmodrome import sync, Message
-
-def told(call):
-    try:
-        call()
-    except cosmodrome.ClientError as error:
-        return str(error)
-
-def in_child(work):
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if work() else 1)
-    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert ended == 0, ended
-
-def refused():
-    here = "parent process" in told(lambda: producer.send(Message("t", b"wrong")))
-    producer.close()
-    return here and "spawn" in told(lambda: sync.Producer(sys.argv[1], topics=["t"]).start())
-
-def works():
-    with sync.Producer(sys.argv[1], topics=["t"]) as own:
-        own.send(Message("t", b"child"))
-    return True
-
-in_child(works)
-with sync.Producer(sys.argv[1], topics=["t"]) as producer:
-    producer.send(Message("t", b"parent"))
-    in_child(refused)
-    producer.send(Message("t", b"parent again"))
-"""
-
-
-async def test_6_7_p2_a_child_forked_before_works_and_one_forked_after_is_told_not_hung(
-    own_broker: TestBroker,
-) -> None:
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-c", FORKED, own_broker.endpoint],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        # gRPC's own handlers cannot help asyncio channels, and crash one child in three.
-        env={**os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0"},
-    )
-    assert done.returncode == 0, done.stderr
-    async with PullConsumer(own_broker.endpoint, group="g", topics=["t"]) as consumer:
-        bodies: set[bytes] = set()
-        while len(bodies) < 3:
-            bodies |= {m.body for m in await consumer.poll()}
-    assert bodies == {b"parent", b"child", b"parent again"}
 
 
 async def test_6_7_ten_thousand_message_groups_arrive_once_each(own_broker: TestBroker) -> None:

@@ -1,13 +1,10 @@
 """Channels, shared by every client of one loop: one connection per (endpoints, TLS).
 
-Counted, and closed when the last client gives it back. gRPC does not survive a fork while it has
-connections: its threads stay in the parent, and every call of the child would hang. So the child of
-a process that had channels open is told so at its first one.
+Counted, and closed when the last client gives it back. The child of a process that had channels
+open when it forked is told so at its first one (`_forks`).
 """
 
 import asyncio
-import gc
-import os
 import socket
 import ssl
 import weakref
@@ -19,8 +16,9 @@ from grpc.experimental import ChannelOptions
 
 from cosmodrome._client.stream_readers import StreamReaders
 from cosmodrome._core.endpoints import Endpoints
+from cosmodrome._forks import Forks
 from cosmodrome.config import Tls
-from cosmodrome.errors import ClientError, ConfigurationError, ConnectionFailed
+from cosmodrome.errors import ConfigurationError, ConnectionFailed
 
 # As the reference pings: its brokers close connections that ping more often than every 5 minutes.
 # Dead connections are found by heartbeats.
@@ -60,36 +58,7 @@ _pools: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, Channel
 )
 
 
-class _Forks:
-    """Whether this process is the child of one that had channels open."""
-
-    def __init__(self) -> None:
-        self._is_watching = False
-        self._is_spoilt = False
-
-    def check(self) -> None:
-        """See that channels may be opened here.
-
-        Raises:
-            ClientError: They would hang.
-        """
-        if self._is_spoilt:
-            raise ClientError(
-                "the parent process had connections open when it forked, and gRPC's threads stayed "
-                "there: make clients after the fork only, or start workers by spawn"
-            )
-        if not self._is_watching:
-            self._is_watching = True
-            os.register_at_fork(after_in_child=self._forked)
-
-    def _forked(self) -> None:
-        self._is_spoilt = self._is_spoilt or any(_pools.values())
-        if self._is_spoilt:
-            # To free a channel or a call here would call into what is gone.
-            gc.freeze()
-
-
-_forks = _Forks()
+_forks = Forks(lambda: any(_pools.values()))
 
 
 def check_fork() -> None:

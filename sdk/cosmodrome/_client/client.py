@@ -140,7 +140,13 @@ class Client(ABC):
         return self
 
     async def close(self) -> None:
-        """Stop; again is fine. Bounded by the request timeout beyond the client's own part."""
+        """Stop; again is fine. Bounded by the request timeout beyond the client's own part.
+
+        In the forked child of the process that made it there is nothing to stop.
+        """
+        if self._pid != os.getpid():
+            self._state = State.CLOSED
+            return
         if self._state in (State.CLOSING, State.CLOSED, State.CREATED):
             if self._state is State.CREATED:
                 self._state = State.CLOSED
