@@ -654,6 +654,7 @@ class RedriveRequest(_message.Message):
     TOPIC_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
     OFFSETS_FIELD_NUMBER: _builtins.int
+    FROM_OFFSET_FIELD_NUMBER: _builtins.int
     group: _builtins.str
     max_messages: _builtins.int
     """How many at most; 0 for the server's bound of one call."""
@@ -661,6 +662,8 @@ class RedriveRequest(_message.Message):
     """Only those whose origin is this topic; "" for all."""
     dry_run: _builtins.bool
     """Says what would move and moves nothing."""
+    from_offset: _builtins.int
+    """Only queue offsets of the dead letter topic from this one on."""
     @_builtins.property
     def offsets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Only these queue offsets of the dead letter topic; empty for all."""
@@ -673,10 +676,11 @@ class RedriveRequest(_message.Message):
         topic: _builtins.str = ...,
         dry_run: _builtins.bool = ...,
         offsets: _abc.Iterable[_builtins.int] | None = ...,
+        from_offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "group", b"group", "max_messages", b"max_messages", "offsets", b"offsets", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "from_offset", b"from_offset", "group", b"group", "max_messages", b"max_messages", "offsets", b"offsets", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -689,9 +693,12 @@ class RedriveResponse(_message.Message):
     STATUS_FIELD_NUMBER: _builtins.int
     MOVED_FIELD_NUMBER: _builtins.int
     REMAINING_FIELD_NUMBER: _builtins.int
+    NEXT_OFFSET_FIELD_NUMBER: _builtins.int
     moved: _builtins.int
     remaining: _builtins.int
     """Dead letters left."""
+    next_offset: _builtins.int
+    """Where the next call goes on; 0 when this one came to the end."""
     @_builtins.property
     def status(self) -> _definition_pb2.Status: ...
     def __init__(
@@ -700,10 +707,11 @@ class RedriveResponse(_message.Message):
         status: _definition_pb2.Status | None = ...,
         moved: _builtins.int = ...,
         remaining: _builtins.int = ...,
+        next_offset: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["moved", b"moved", "remaining", b"remaining", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["moved", b"moved", "next_offset", b"next_offset", "remaining", b"remaining", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

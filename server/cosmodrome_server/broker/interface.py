@@ -32,6 +32,7 @@ from cosmodrome_server.model.queries import (
     QueueBounds,
     ReceiveQuery,
     Redriven,
+    RedriveQuery,
     Scheduled,
     Waiter,
     Waiting,
@@ -260,23 +261,10 @@ class Catalogue(Protocol):
 class Operations(Protocol):
     """What operators do."""
 
-    def redrive(
-        self,
-        group: str,
-        *,
-        topic: str,
-        queue_offsets: Sequence[int],
-        max_messages: int,
-        dry_run: bool,
-    ) -> Redriven:
+    def redrive(self, query: RedriveQuery) -> Redriven:
         """Send dead letters of a group back to the topics they came from, each once.
 
-        Args:
-            group: Whose dead letters.
-            topic: Only those that came from this topic; "" for all.
-            queue_offsets: Only these of the dead letter topic; empty for all.
-            max_messages: How many at most.
-            dry_run: Count, and move nothing.
+        One call looks at some thousands; `Redriven.next_offset` says where to go on.
 
         Raises:
             ConsumerGroupNotFound: No such group.

@@ -1,7 +1,7 @@
 """The verbs of operators."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -23,11 +23,18 @@ from cosmodrome_server.model import wire
 from cosmodrome_server.model.group import Group
 from cosmodrome_server.model.log import MessageRecord, MessageState
 from cosmodrome_server.model.message import StoredMessage
-from cosmodrome_server.model.queries import MessageSearch, Redriven, Waiting
+from cosmodrome_server.model.queries import (
+    MessageSearch,
+    QueueBounds,
+    Redriven,
+    RedriveQuery,
+    Waiting,
+)
 from cosmodrome_server.model.topic import dead_letter_topic
 
-# Dead letters one redrive looks at for those it was asked for.
-_REDRIVE_SCAN_MAX = 65_536
+# What one call, which is one turn of the loop, looks at: letters it reads, and offsets.
+_REDRIVE_READ_MAX = 1_024
+_REDRIVE_SCAN_MAX = 16_384
 # Searches that may wait for their turn.
 _SEARCHES_MAX = 16
 _EVER_MS = 1 << 62
@@ -39,37 +46,32 @@ Finder = Callable[[int, str, tuple[int, int], int], list[int]]
 class OperationVerbs(TimerVerbs):
     """Implements `broker.interface.Operations`."""
 
-    def redrive(
-        self,
-        group: str,
-        *,
-        topic: str,
-        queue_offsets: Sequence[int],
-        max_messages: int,
-        dry_run: bool,
-    ) -> Redriven:
+    def redrive(self, query: RedriveQuery) -> Redriven:
         """See `Operations`."""
-        self._shard.catalogue.group(group)
-        source = self._shard.catalogue.topics.get(dead_letter_topic(group))
+        self._shard.catalogue.group(query.group)
+        source = self._shard.catalogue.topics.get(dead_letter_topic(query.group))
         if source is None:
             return Redriven(0, 0)
         lease_ms = self._advance()
         progress = self._redrive_progress(source)
-        moved = 0
-        for queue_offset, message in self._dead_letters(source, progress, queue_offsets):
-            if moved == max_messages:
+        bounds = self._bounds(source, 0)
+        moved = looked_at = next_offset = 0
+        for queue_offset in self._redrivable(query, bounds, progress):
+            if moved == query.max_messages or looked_at == _REDRIVE_READ_MAX:
+                next_offset = queue_offset
                 break
-            origin = wire.dead_letter_origin(message.system)
-            if origin is None or topic not in {"", origin[0]}:
+            looked_at += 1
+            message = self._dead_letter_at(source, queue_offset)
+            origin = None if message is None else wire.dead_letter_origin(message.system)
+            if message is None or origin is None or query.topic not in {"", origin[0]}:
                 continue
             target = self._shard.catalogue.topic(origin[0])
-            if not dry_run:
+            if not query.dry_run:
                 self._put_messages([redriven_of(message, target, self._now())])
                 self._put(Ack(lease_ms, *progress.place, 0, queue_offset))
             moved += 1
-        bounds = self._bounds(source, 0)
         done = progress.done.count(bounds.min_offset, bounds.max_offset)
-        return Redriven(moved, bounds.max_offset - bounds.min_offset - done)
+        return Redriven(moved, bounds.max_offset - bounds.min_offset - done, next_offset)
 
     def waiting(self) -> Waiting:
         """See `Operations`; delayed messages are counted together, under ""."""
@@ -155,16 +157,21 @@ class OperationVerbs(TimerVerbs):
             self._put(SetOffset(self._shard.lease_ms, *place, 0))
         return self._shard.consumptions.at(place)
 
-    def _dead_letters(
-        self, source: TopicState, progress: Progress, wanted: Sequence[int]
-    ) -> Iterator[tuple[int, MessageRecord]]:
-        bounds = self._bounds(source, 0)
-        start = max(bounds.min_offset, progress.done.floor)
+    def _redrivable(
+        self, query: RedriveQuery, bounds: QueueBounds, progress: Progress
+    ) -> Iterator[int]:
+        """Those asked for that did not go back yet; at last where one call has looked enough."""
+        start = max(bounds.min_offset, progress.done.floor, query.from_offset)
         end = min(bounds.max_offset, start + _REDRIVE_SCAN_MAX)
-        for queue_offset in wanted or range(start, end):
-            if queue_offset in progress.done or not start <= queue_offset < bounds.max_offset:
-                continue
-            try:
-                yield queue_offset, self._log.read(source.topic_id, 0, queue_offset)
-            except (CorruptFrame, MessageNotFound) as error:
-                self._counters.lost_messages += isinstance(error, CorruptFrame)
+        for queue_offset in query.queue_offsets or range(start, end):
+            if queue_offset not in progress.done and start <= queue_offset < bounds.max_offset:
+                yield queue_offset
+        if end < bounds.max_offset and not query.queue_offsets:
+            yield end
+
+    def _dead_letter_at(self, source: TopicState, queue_offset: int) -> MessageRecord | None:
+        try:
+            return self._log.read(source.topic_id, 0, queue_offset)
+        except (CorruptFrame, MessageNotFound) as error:
+            self._counters.lost_messages += isinstance(error, CorruptFrame)
+            return None

@@ -37,14 +37,14 @@ def redrive(
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """Send dead letters back to their topics, each once."""
+    request = wire.RedriveRequest(group=group, topic=topic, dry_run=dry_run)
     moved = 0
     while True:
-        request = wire.RedriveRequest(
-            group=group, topic=topic, max_messages=most - moved if most else 0, dry_run=dry_run
-        )
+        request.max_messages = most - moved if most else 0
         answer = control(endpoint, "Redrive", request, wire.RedriveResponse)
         moved += answer.moved
-        if dry_run or not answer.moved or (most and moved >= most):
+        request.from_offset = answer.next_offset
+        if not answer.next_offset or (most and moved >= most):
             break
     word = "would go back" if dry_run else "went back"
     typer.echo(f"{moved} dead letters of {group} {word}, {answer.remaining} are left")

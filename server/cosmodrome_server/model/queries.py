@@ -119,16 +119,39 @@ class Accumulation:
 
 
 @dataclass(frozen=True, slots=True)
+class RedriveQuery:
+    """Which dead letters of a group go back to the topics they came from.
+
+    Attributes:
+        group: Whose dead letters.
+        topic: Only those that came from this topic; "" for all.
+        queue_offsets: Only these of the dead letter topic; empty for all.
+        from_offset: Only from this one on.
+        max_messages: How many at most.
+        dry_run: Count, and move nothing.
+    """
+
+    group: str
+    topic: str = ""
+    queue_offsets: tuple[int, ...] = ()
+    from_offset: int = 0
+    max_messages: int = 256
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Redriven:
     """What a redrive did.
 
     Attributes:
         moved: Dead letters sent back, or that would be.
         remaining: Dead letters not sent back yet.
+        next_offset: Where the next call goes on; 0 after the last dead letter.
     """
 
     moved: int
     remaining: int
+    next_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)

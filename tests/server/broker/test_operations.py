@@ -1,9 +1,11 @@
 """What operators do."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from cosmodrome_server.broker import operation_verbs
 from cosmodrome_server.errors import (
     BrokerError,
     ConsumerGroupNotFound,
@@ -12,7 +14,7 @@ from cosmodrome_server.errors import (
 )
 from cosmodrome_server.model import wire
 from cosmodrome_server.model.message import StoredMessage
-from cosmodrome_server.model.queries import MessageSearch, Redriven, Waiting
+from cosmodrome_server.model.queries import MessageSearch, Redriven, RedriveQuery, Waiting
 from cosmodrome_server.model.topic import Topic
 from tests.support.broker_world import Run, World, bodies, new_message
 
@@ -27,16 +29,15 @@ async def bury(world: World, *names: str) -> None:
 
 
 def redrive(world: World, *offsets: int, most: int = 100, dry_run: bool = False) -> Redriven:
-    return world.broker.redrive(
-        "billing", topic="", queue_offsets=offsets, max_messages=most, dry_run=dry_run
-    )
+    query = RedriveQuery("billing", "", offsets, max_messages=most, dry_run=dry_run)
+    return world.broker.redrive(query)
 
 
 def test_dead_letters_go_back_once(run: Run) -> None:
     async def scenario(world: World) -> None:
         await bury(world, "a", "b", "c")
         assert redrive(world, dry_run=True) == Redriven(3, 3)
-        assert redrive(world, most=2) == Redriven(2, 1)
+        assert redrive(world, most=2) == Redriven(2, 1, next_offset=2)
         await world.settle()
         again = world.receive("orders", "billing")
         assert bodies(again) == [b"a", b"b"]
@@ -60,13 +61,42 @@ def test_chosen_dead_letters_go_back_and_a_restart_remembers_which(run: Run) -> 
     run(scenario)
 
 
+def test_a_redrive_that_looked_at_enough_goes_on_from_there(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operation_verbs, "_REDRIVE_READ_MAX", 2)
+    monkeypatch.setattr(operation_verbs, "_REDRIVE_SCAN_MAX", 3)
+
+    async def scenario(world: World) -> None:
+        await bury(world, *"abcdefg")
+        world.broker.create_topic(Topic("others"))
+        await world.send("others", new_message(b"x"))
+        (delivery,) = world.receive("others", "billing")
+        world.broker.forward_to_dead_letter_queue("billing", "others", delivery.receipt_handle)
+        await world.settle()
+        moved, steps, query = 0, 0, RedriveQuery("billing", topic="others")
+        while True:
+            done = world.broker.redrive(query)
+            moved, steps = moved + done.moved, steps + 1
+            if not done.next_offset:
+                break
+            assert done.next_offset - query.from_offset <= 2
+            query = replace(query, from_offset=done.next_offset)
+        assert (moved, steps) == (1, 4)
+        # What went back is passed over without reading it, some at a time, too.
+        assert redrive(world, 0, 1, 2, 3) == Redriven(2, 5, next_offset=2)
+        assert redrive(world, 2, 3, 4, 5) == Redriven(2, 3, next_offset=4)
+        assert redrive(world) == Redriven(2, 1, next_offset=6)
+        assert redrive(world) == Redriven(1, 0)
+
+    run(scenario)
+
+
 def test_redriving_needs_a_group_and_a_topic_to_go_back_to(run: Run) -> None:
     async def scenario(world: World) -> None:
         assert redrive(world) == Redriven(0, 0)
         with pytest.raises(ConsumerGroupNotFound):
-            world.broker.redrive(
-                "nobody", topic="", queue_offsets=(), max_messages=1, dry_run=False
-            )
+            world.broker.redrive(RedriveQuery("nobody"))
         await bury(world, "a")
         world.broker.delete_topic("orders")
         with pytest.raises(TopicNotFound):

@@ -2,6 +2,7 @@
 
 from cosmodrome_proto import control_pb2 as wire
 from cosmodrome_server.errors import BadRequest
+from cosmodrome_server.model.queries import RedriveQuery
 from cosmodrome_server.proxy.context import Context
 from cosmodrome_server.proxy.front import Call
 from cosmodrome_server.proxy.status import OK_STATUS
@@ -11,7 +12,7 @@ REDRIVE_MAX = 256
 
 
 def redrive(context: Context, _call: Call, request: wire.RedriveRequest) -> wire.RedriveResponse:
-    """Send up to `REDRIVE_MAX` dead letters back; callers repeat until none moves.
+    """Send up to `REDRIVE_MAX` dead letters back; callers go on from `next_offset`.
 
     Raises:
         ConsumerGroupNotFound, TopicNotFound: Nobody's, or nowhere to go back to.
@@ -20,11 +21,18 @@ def redrive(context: Context, _call: Call, request: wire.RedriveRequest) -> wire
     if request.max_messages < 0:
         raise BadRequest(f"max_messages is {request.max_messages}; 0 asks for the server's bound")
     context.names.group(request.group)
-    done = context.broker.redrive(
+    query = RedriveQuery(
         request.group,
-        topic=request.topic,
-        queue_offsets=tuple(request.offsets),
-        max_messages=min(request.max_messages or REDRIVE_MAX, REDRIVE_MAX),
-        dry_run=request.dry_run,
+        request.topic,
+        tuple(request.offsets),
+        request.from_offset,
+        min(request.max_messages or REDRIVE_MAX, REDRIVE_MAX),
+        request.dry_run,
     )
-    return wire.RedriveResponse(status=OK_STATUS, moved=done.moved, remaining=done.remaining)
+    done = context.broker.redrive(query)
+    return wire.RedriveResponse(
+        status=OK_STATUS,
+        moved=done.moved,
+        remaining=done.remaining,
+        next_offset=done.next_offset,
+    )
