@@ -7,9 +7,9 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -q
 MARK := $(VENV)/.installed
 
-.PHONY: help setup run demo test check format proto bench bench-scale bench-peer crash simulation coverage fuzz soak conformance gate pipeline clean
+.PHONY: help setup run demo test check format proto bench bench-scale bench-peer crash simulation coverage fuzz soak conformance probe gate pipeline pipeline-oldest clean
 help:
-	@echo "run demo test check format bench bench-scale bench-peer crash simulation coverage fuzz soak conformance pipeline proto gate clean"
+	@echo "run demo test check format bench bench-scale bench-peer crash simulation coverage fuzz soak conformance probe pipeline pipeline-oldest proto gate clean"
 
 # The virtual environment with what running needs; quick when nothing changed.
 $(MARK)-run: pyproject.toml
@@ -64,7 +64,7 @@ simulation: $(MARK)-dev
 
 # Branches of what must not be wrong: frame codec, recovery, timers (all of them), leases (shown).
 CORE := server/cosmodrome_server
-COVERED := $(CORE)/store/frame.py,$(CORE)/store/record.py,$(CORE)/store/scanner.py,$(CORE)/store/recovery.py,$(CORE)/store/patience.py,$(CORE)/core/timer.py,$(CORE)/core/done_set.py,$(CORE)/core/progress_row.py
+COVERED := $(CORE)/store/frame.py,$(CORE)/store/record.py,$(CORE)/store/scanner.py,$(CORE)/store/recovery.py,$(CORE)/store/patience.py,$(CORE)/core/timer.py,$(CORE)/core/timer_slot.py,$(CORE)/core/uncopied.py,$(CORE)/broker/timer_verbs.py,$(CORE)/broker/bucket_worker.py,$(CORE)/store/timer_bucket.py,$(CORE)/core/done_set.py,$(CORE)/core/progress_row.py
 LEASES := $(CORE)/core/consumption.py,$(CORE)/core/progress.py,$(CORE)/core/settle.py
 coverage: $(MARK)-dev
 	@$(BIN)/python -m coverage run --branch --include="$(COVERED),$(LEASES)" -m pytest -q tests/server/store tests/server/core tests/server/broker
@@ -80,8 +80,23 @@ soak: $(MARK)-dev gate
 conformance: $(MARK)-dev gate
 	@$(PYTEST) -m 'slow or not slow' tests/conformance $(ARGS)
 
+# Questions of others about the protocol, on both fronts: make probe PROBE=FOLDER, with a probe.py in it.
+probe: $(MARK)-dev gate
+	@for front in gate grpcio; do echo $$front; $(BIN)/python -m tests.conformance.probe $(or $(PROBE),probe) --front $$front --slow $(ARGS) || exit 1; done
+
 pipeline: $(MARK)-dev gate
 	@$(PYTEST) -m 'slow or not slow' tests/pipeline $(ARGS)
+
+# The oldest Spark that is supported, over everything else of the environment.
+OLDEST := 4.2.1
+OLD := $(VENV)/spark-$(OLDEST)
+pipeline-oldest: $(MARK)-dev gate
+	@test -x $(OLD)/bin/python || $(BIN)/python -m venv $(OLD)
+	@site=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	echo "import site; site.addsitedir('$$site')" > $$($(OLD)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth
+	@$(OLD)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps pyspark==$(OLDEST)
+	@$(OLD)/bin/python -c 'import pyspark; assert pyspark.__version__ == "$(OLDEST)", pyspark.__file__'
+	@$(OLD)/bin/python -m pytest -q tests/pipeline $(ARGS)
 
 clean:
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
