@@ -49,8 +49,6 @@ class BucketWorker:
         self, then: Callable[[Result], None], done: "asyncio.Future[Result]", *, is_write: bool
     ) -> None:
         self.is_busy = False
-        if done.cancelled():
-            return
         error = done.exception()
         if error is None:
             then(done.result())

@@ -166,10 +166,46 @@ def test_a_bad_sector_of_a_bucket_costs_the_messages_in_it_and_no_other() -> Non
         except ReadFailed:
             assert position == 2
     assert found == {0: b"0", 1: b"1", 3: b"3", 4: b"4"}
-    after.close()
     after.delete(hour_of(NOON_MS))
     with pytest.raises(CorruptFrame, match="no timer bucket"):
         after.read(hour_of(NOON_MS), 100)
+    after.close()
+
+
+def test_a_bucket_whose_end_is_not_found_is_read_and_closed() -> None:
+    disk = FaultyFiles()
+    buckets = buckets_on(disk)
+    buckets.append([(NOON_MS, n, delayed(NOON_MS, b"%d" % n * 900)) for n in range(3)])
+    first, _, last = buckets.load(hour_of(NOON_MS)).starts
+    disk.unreadable = (".tb", last + 100, last + 101)
+    after = buckets_on(disk)
+
+    for _ in range(2):
+        assert after.read(hour_of(NOON_MS), first).body[:1] == b"0"
+    after.close()
+
+
+def test_only_buckets_that_were_written_to_are_synced() -> None:
+    disk = FaultyFiles()
+    buckets = buckets_on(disk)
+    for hours in ((0, 1, 2), (1,), ()):
+        due = [(NOON_MS + hour * HOUR_MS, 10 * len(hours) + hour) for hour in hours]
+        buckets.append([(at, position, delayed(at, b"x")) for at, position in due])
+        before = disk.syncs
+        buckets.sync()
+        # Those, and the names of the directory.
+        assert disk.syncs - before == len(hours) + 1
+
+
+def test_a_bucket_that_has_become_shorter_gives_what_it_has() -> None:
+    disk = FaultyFiles()
+    buckets = buckets_on(disk)
+    buckets.append([(NOON_MS, n, delayed(NOON_MS, b"%d" % n)) for n in range(2)])
+    start = buckets.load(hour_of(NOON_MS)).starts[0]
+    (name,) = disk.names(DIRECTORY)
+    del disk.content(DIRECTORY / name)[start - 10 :]
+
+    assert list(buckets.load(hour_of(NOON_MS)).positions) == []
 
 
 def test_a_bucket_that_ends_early_is_damage() -> None:
