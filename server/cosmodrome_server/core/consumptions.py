@@ -103,7 +103,7 @@ class Consumptions:
                 self._apply_renew(record)
             case DeadLetter():
                 self._apply_settled(record.lease_id, record.queue_offset, record)
-            case SetOffset():
+            case _:
                 self._apply_offset(record)
 
     def apply_pop(self, record: Pop) -> None:
