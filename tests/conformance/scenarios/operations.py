@@ -8,10 +8,16 @@ from dataclasses import dataclass, field
 from cosmodrome_proto import definition_pb2 as code
 from tests.conformance.bench import Bench, OwnBench, refused, scenario, who
 from tests.conformance.certificates import Certificate, issued
-from tests.conformance.client import Connection, Producer, everything
+from tests.conformance.client import (
+    Connection,
+    Producer,
+    PushConsumer,
+    SimpleConsumer,
+    everything,
+)
 from tests.conformance.driver import DriverDied, Outgoing, Refused
 from tests.conformance.languages import PUSH, TLS, TLS_SWITCH
-from tests.conformance.scenarios.delivery import collect, consumer_of
+from tests.conformance.scenarios.delivery import consumer_of
 
 WORKING_AGAIN_SECONDS_MAX = 15.0
 DRAIN_SECONDS_MAX = 10.0
@@ -175,8 +181,19 @@ class Load:
         consumer = await consumer_of(bench, group, self.topic)
         while True:
             with suppress(Refused):
-                for message in await collect(consumer, 1, within=1):
-                    self.seen.setdefault(message.body.decode(), message.at)
+                await self._take(consumer)
+
+    async def _take(self, consumer: PushConsumer | SimpleConsumer) -> None:
+        """Messages are seen before they are acked: the server may die behind an ack it took."""
+        if isinstance(consumer, PushConsumer):
+            messages = await consumer.deliveries(1, within=1)
+        else:
+            messages = await consumer.take(1, within=1, ack=False)
+        for message in messages:
+            self.seen.setdefault(message.body.decode(), message.at)
+        if isinstance(consumer, SimpleConsumer):
+            for message in messages:
+                await consumer.ack(message)
 
     def missing(self) -> set[str]:
         return self.acked.keys() - self.seen.keys()
