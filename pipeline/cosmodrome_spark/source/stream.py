@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from cosmodrome_spark.errors import PipelineError
+from cosmodrome_spark.errors import DataLoss, PipelineError
 from cosmodrome_spark.offsets import (
     MessageQueue,
     Offsets,
@@ -65,6 +65,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._waiting_since_ms: int | None = None
         self._latest: Offsets = {}
+        self._gone: set[MessageQueue] = set()
         self._mean_bytes: dict[MessageQueue, float] = {}
 
     # What Spark calls, in its own spelling. -------------------------------------------
@@ -92,9 +93,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802
-        """Where the next batch ends: `start` itself when there is nothing to do."""
+        """Where the next batch ends: `start` itself when there is nothing to do.
+
+        Raises:
+            DataLoss: A queue that was read is not there any more, unless failOnDataLoss is off.
+        """
         begin = from_json(start)
         bounds = self._bounds()
+        self._notice_gone({queue for queue in begin if queue not in bounds})
         end = {queue: each.max_offset for queue, each in bounds.items()}
         self._latest = end
         if self._target is not None:
@@ -103,7 +109,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue, each in bounds.items():
             begin.setdefault(queue, each.min_offset)
         # A queue that ends before where it was read was created anew; `partitions` says so.
-        # A queue that is gone stays as it was, until Spark asks for its range.
+        # A queue that is gone stays as it was.
         end = {**begin, **end}
         if self._target is None and self._should_wait(backlog(begin, end)):
             return to_json(from_json(start))
@@ -160,6 +166,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _bounds(self) -> resolve.Bounds:
         cluster = self._connected()
         return cluster.bounds(resolve.choose_queues(cluster, self._options.topics))
+
+    def _notice_gone(self, gone: set[MessageQueue]) -> None:
+        if gone and self._options.query.fail_on_data_loss:
+            raise DataLoss(
+                f"{', '.join(map(str, sorted(gone)))} is gone, and what was not read there: its "
+                "topic was deleted, or is not subscribed any more; set failOnDataLoss=false to "
+                "go on without it"
+            )
+        for queue in sorted(gone - self._gone):
+            _log.warning("data loss: %s is gone", queue)
+        self._gone = gone
 
     def _limited(self, begin: Offsets, end: Offsets, limit: ReadLimit) -> Offsets:
         match limit:

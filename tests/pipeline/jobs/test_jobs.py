@@ -122,6 +122,17 @@ def test_what_was_lost_while_the_job_was_down_fails_it_or_is_passed_over(
     assert places(spark, tmp_path) == sorted([*EVERYTHING, *again])
 
 
+def test_a_topic_deleted_while_the_job_was_down_fails_it_or_leaves_what_was_read(
+    spark: SparkSession, orders: PullServer, tmp_path: Path
+) -> None:
+    archive(spark, orders, tmp_path)
+    del orders.topics["orders"]
+
+    assert archive(spark, orders, tmp_path, "stream.retries=0") == 1
+    assert archive(spark, orders, tmp_path, "source.failOnDataLoss=false") == 0
+    assert places(spark, tmp_path) == EVERYTHING
+
+
 def test_progress_says_rows_and_lag_by_queue(
     spark: SparkSession, orders: PullServer, tmp_path: Path
 ) -> None:
@@ -362,10 +373,14 @@ def test_lag_is_sampled_into_a_history(
     orders.committed["billing", "orders", 0] = 100
     source = (f"source.endpoints={orders.endpoints}", "source.subscribe=orders")
 
+    page = tmp_path / "lag.html"
+    sets = (*source, "job.groups=billing", f"job.html={page}")
     for _ in range(2):
-        assert run(spark, "lag", tmp_path, *source, "job.groups=billing") == 0
+        assert run(spark, "lag", tmp_path, *sets) == 0
 
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert "billing on orders" in page.read_text()
+    assert "polyline" in page.read_text()
     table = load("x", None, [f"table.path={tmp_path / 'table'}"]).must_table().open()
     assert (said["lag"], said["eta_s"]) == (207, -1)
     assert read_table(spark, table).where("lag = 200").count() == 2
