@@ -36,7 +36,7 @@ INVISIBLE_MIN, INVISIBLE_MAX = timedelta(seconds=10), timedelta(hours=12)
 POLLING_MIN_S = 5.0
 INVISIBLE_DEFAULT = timedelta(seconds=30)
 # How long a receive may go on that was cancelled: a way there and back, and a slow disk.
-HAND_BACK_S = 0.25
+HAND_BACK_S = 0.5
 
 
 class SimpleConsumer(Consumer):

@@ -58,7 +58,7 @@ _pools: "weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, Channel
 )
 
 
-_forks = Forks(lambda: any(_pools.values()))
+_forks = Forks()
 
 
 def check_fork() -> None:
@@ -88,6 +88,7 @@ async def borrow(endpoints: Endpoints, tls: Tls | None) -> Channel:
         known = pool.get(key)
         if known is None:
             known = pool[key] = Channel(endpoints, dial.channel(), StreamReaders(dial.blocking))
+            _forks.opened(known)
     known.users += 1
     return known
 
@@ -98,7 +99,10 @@ async def give_back(channel: Channel, tls: Tls | None) -> None:
     if channel.users == 0:
         retire(channel, tls)
         channel.readers.close()
-        await channel.channel.close(None)
+        try:
+            await channel.channel.close(None)
+        finally:
+            _forks.closed(channel)
 
 
 def retire(channel: Channel, tls: Tls | None) -> None:
