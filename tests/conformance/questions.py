@@ -316,6 +316,7 @@ async def asked_all(
     `create` makes a topic of a kind, or, for a kind that begins with "group ", a group.
     """
     others = {"$other": "questions-other", "$delayed": "questions-delayed"}
+    others["$reader"] = "questions-reader"  # a group, where whoever asks has made it
     create("questions-other", "NORMAL")
     create("questions-delayed", "DELAY")
     at_a_time = asyncio.Semaphore(_AT_A_TIME)
@@ -327,7 +328,8 @@ async def asked_all(
         if question.group:
             create(group, f"group {question.group}")
         async with at_a_time:
-            asking = Asking(channel, topic, group, f"client-{number}@1@1@x", others)
+            known = others | {"$dlq": f"%DLQ%{group}"}
+            asking = Asking(channel, topic, group, f"client-{number}@1@1@x", known)
             return await asking.answer(question)
 
     async with grpc.aio.insecure_channel(endpoint, options=_UNBOUNDED) as channel:
@@ -361,6 +363,14 @@ def _handle(handle: str) -> str:
 async def _cut(asking: Asking, words: list[str], _: Options) -> str:
     """`cut`: the first handle becomes half of itself."""
     asking.handles["h1"] = asking.handles["h1"][: len(asking.handles["h1"]) // 2]
+    return ""
+
+
+async def _alter(asking: Asking, words: list[str], _: Options) -> str:
+    """`alter`: one character in the middle of the first handle becomes another."""
+    handle = asking.handles["h1"]
+    at = len(handle) // 2
+    asking.handles["h1"] = handle[:at] + ("A" if handle[at] != "A" else "B") + handle[at + 1 :]
     return ""
 
 
@@ -460,6 +470,7 @@ _VERBS: dict[str, Verb] = {
     "receive": _receive,
     "ack": _ack,
     "cut": _cut,
+    "alter": _alter,
     "change": _change,
     "bury": _bury,
     "end": _end,

@@ -24,10 +24,12 @@ _FLAGS = ("--dev", "--set", "topics.auto_create=false")
 async def _answers(front: str) -> dict[str, str]:
     async with server(*_FLAGS, "--front", front) as ours:
         with grpc.insecure_channel(ours.endpoint) as channel:
-            return await asked_all(ours.endpoint, ALL, _creator(channel))
+            return await asked_all(ours.endpoint, ALL, creator(channel))
 
 
-def _creator(channel: grpc.Channel) -> Callable[[str, str], None]:
+def creator(channel: grpc.Channel) -> Callable[[str, str], None]:
+    """What `asked_all` makes topics and groups with, at a server of ours."""
+
     def create(name: str, kind: str) -> None:
         what, _, of_group = kind.partition(" ")
         line = f"create-{what} {name} {of_group}" if of_group else f"create-topic {name} {kind} 1"
