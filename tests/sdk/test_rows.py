@@ -194,6 +194,20 @@ async def test_5_16_an_attempt_id_is_kept_until_something_was_received() -> None
     assert attempts[0] == attempts[1] == attempts[2] != attempts[3] != attempts[4]
 
 
+async def test_5_08_an_ordered_group_is_assigned_every_queue_and_a_standard_one_any(
+    own_broker: TestBroker,
+) -> None:
+    own_broker.create_topic("t", "FIFO", 4)
+    own_broker.create_group("ordered", fifo=True)
+    own_broker.create_group("standard")
+    for group, queues in (("ordered", {0, 1, 2, 3}), ("standard", {-1})):
+        async with PushConsumer(
+            own_broker.endpoint, group=group, subscriptions={"t": "*"}, listener=Seen()
+        ) as consumer:
+            await reaches(lambda consumer=consumer: bool(consumer.running_info().queues))  # type: ignore[misc]  # bound now
+            assert {one.queue_id for one in consumer.running_info().queues} == queues
+
+
 async def test_5_18_a_message_is_held_until_its_ack_is_through(
     own_broker: TestBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from cosmodrome._client.receiving import Received
 from cosmodrome._core import endpoints
 from cosmodrome._core.process_queue import ProcessQueue, Thresholds
 from cosmodrome._core.route import MessageQueue
+from cosmodrome.errors import ConnectionFailed, CosmodromeError, TooManyRequests
 
 BATCH = 4
 
@@ -32,6 +33,11 @@ class Source:
         finally:
             self.waiting.remove(future)
         return Received([MessageView("m", "t", b"x") for _ in range(count)], None, count >= BATCH)
+
+    async def fail(self, error: CosmodromeError) -> None:
+        """Refuse the oldest receive."""
+        self.waiting[0].set_exception(error)
+        await turn()
 
     async def answer(self, count: int) -> None:
         """Answer the oldest receive, and let the loop go on."""
@@ -129,4 +135,27 @@ async def test_a_loop_that_ends_leaves_no_receive(how: str) -> None:
         running.queue.is_dropped = True
         while not running.task.done():
             await running.source.answer(0)
+    await running.end()
+
+
+async def test_4_35_throttling_rests_20_ms_any_other_failure_a_second_and_nothing_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rests: list[float] = []
+    sleep = asyncio.sleep
+
+    async def rest(seconds: float) -> None:
+        if seconds:
+            rests.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", rest)
+    running = Running(is_ordered=False)
+    await turn()
+    await running.source.fail(TooManyRequests("slow down"))
+    await running.source.fail(ConnectionFailed("gone"))
+    await running.source.answer(0)
+    assert rests == [0.02, 1.0]
+    assert len(running.source.waiting) == 1
+    assert len(set(running.source.attempts)) == 1, "one attempt until something was received"
     await running.end()
