@@ -16,9 +16,3 @@ def test_simulations_do_what_they_are_for() -> None:
     simulation.run(2_000)
     assert simulation.crashes > 10
     assert simulation.deliveries > 300
-
-
-# Buckets of delayed messages went while a crash could still take their fires back.
-@pytest.mark.parametrize("seed", [503, 508])
-def test_seeds_that_once_broke_a_promise_do_so_no_more(seed: int) -> None:
-    Simulation(seed).run(2_000)

@@ -102,6 +102,22 @@ async def test_a_message_damaged_in_its_bucket_is_counted_and_holds_nobody_up() 
         assert world.broker.statistics().lost_messages == 1
 
 
+async def test_a_bucket_stays_while_a_crash_can_take_its_fires_back() -> None:
+    async with opened(FaultyFiles()) as world:
+        await copied(world, delayed("a", 5 * HOUR_MS))
+        # A checkpoint knows that it was copied; the log has it no more.
+        await world.restart()
+        world.log.forget_messages()
+        await wait(world, 4 * HOUR_MS)
+        world.log.holding = True
+        await wait(world, HOUR_MS, 1, 2 * HOUR_MS, HOUR_MS)
+        world.kill()
+        world.log.forget_messages()
+        await wait(world, 1, 1, 1)
+        assert bodies(world.receive("later", "billing")) == [b"a"]
+        assert world.broker.statistics().lost_messages == 0
+
+
 async def test_what_is_due_waits_for_space() -> None:
     async with opened(FaultyFiles()) as world:
         world.broker.send("later", [delayed("a", 1_000)])
