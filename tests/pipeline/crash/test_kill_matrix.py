@@ -1,35 +1,37 @@
 """Every (queue, offset) exactly once, wherever the driver or its tasks are killed."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
-from cosmodrome_spark.jobs.config import load
-from cosmodrome_spark.offsets import Offsets, QueueRange
-from cosmodrome_spark.options import Connection, ReadQuery
-from cosmodrome_spark.read.cluster import WireCluster
-from cosmodrome_spark.read.road import read_ranges
 from tests.pipeline.conftest import missing_for_spark
 from tests.support.cosmodrome_process import CosmodromeProcess
+from tests.support.killed_jobs import (
+    ATTEMPT_S_MAX,
+    COUNT,
+    FORMATS,
+    all_message_ids,
+    archive_told,
+    drive,
+    everything,
+    finish,
+    kill_at,
+    message_ids,
+    mirror_told,
+    places,
+)
 from tests.support.topic_filler import fill
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(bool(missing_for_spark()), reason=missing_for_spark() or "-"),
 ]
-COUNT = 6_000
-FORMATS = ("parquet", "delta", "iceberg")
-DRIVER = [sys.executable, "-m", "tests.support.archive_driver"]
-ATTEMPT_S_MAX = 180
 
 
 @pytest.fixture(scope="module")
@@ -40,63 +42,28 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CosmodromeProce
         yield running
 
 
-def sets(server: CosmodromeProcess, folder: Path, table_format: str) -> list[str]:
-    return [
-        f"source.endpoints={server.endpoints}",
-        "source.subscribe=orders",
-        "source.maxOffsetsPerTrigger=2000",
-        f"table.path={folder / 'table'}",
-        f"table.format={table_format}",
-        f"stream.checkpoint={folder / 'checkpoint'}",
-        "session.master=local[2]",
-    ]
+def signs_of_batch_1(folder: Path) -> tuple[bool, bool]:
+    """Whether Spark's write-ahead log has it, and whether Spark knows that it is done."""
+    checkpoint = folder / "checkpoint"
+    return (checkpoint / "offsets" / "1").exists(), (checkpoint / "commits" / "1").exists()
 
 
-def drive(told: dict[str, Any]) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([*DRIVER, json.dumps(told)], stderr=subprocess.DEVNULL)
-
-
-def finish(told: dict[str, Any]) -> None:
-    process = drive({**told, "kill": "never", "batch": -1})
-    assert process.wait(ATTEMPT_S_MAX) == 0
-
-
-def places(told_sets: list[str]) -> list[tuple[int, int]]:
-    table = load("x", None, told_sets).must_table().open()
-    found = []
-    for file in table.files():
-        path = Path(table.layout.root) / file.path
-        rows = pq.ParquetFile(path).read(["queue_id", "queue_offset"]).to_pylist()
-        found += [(row["queue_id"], row["queue_offset"]) for row in rows]
-    return sorted(found)
-
-
-def ends(server: CosmodromeProcess, topic: str) -> Offsets:
-    with WireCluster(Connection((server.endpoints,))) as cluster:
-        bounds = cluster.bounds(cluster.queues(topic))
-    return {queue: each.max_offset for queue, each in bounds.items()}
-
-
-def everything(server: CosmodromeProcess) -> list[tuple[int, int]]:
-    return sorted(
-        (queue.queue_id, offset)
-        for queue, end in ends(server, "orders").items()
-        for offset in range(end)
-    )
-
-
-@pytest.mark.parametrize("moment", ["before-commit", "after-commit"])
+@pytest.mark.parametrize("moment", ["before-log", "in-task", "before-commit", "after-commit"])
 @pytest.mark.parametrize("table_format", FORMATS)
-def test_a_driver_killed_beside_its_commit(
+def test_an_archive_killed_at_a_moment_of_its_second_batch(
     server: CosmodromeProcess, tmp_path: Path, table_format: str, moment: str
 ) -> None:
-    told = {"sets": sets(server, tmp_path, table_format)}
+    told = archive_told(server, tmp_path, table_format)
 
-    killed = drive({**told, "kill": moment, "batch": 1}).wait(ATTEMPT_S_MAX)
+    killed = drive(told, moment, 1).wait(ATTEMPT_S_MAX)
+    signs = signs_of_batch_1(tmp_path)
+    before = places(told)
     finish(told)
 
     assert killed == -signal.SIGKILL
-    assert places(told["sets"]) == everything(server)
+    assert signs == (moment != "before-log", False)
+    assert (len(before) > COUNT // 2) == (moment == "after-commit")
+    assert places(told) == everything(server)
 
 
 @pytest.mark.parametrize("sign", ["checkpoint/offsets/0", "table/data"])
@@ -104,76 +71,58 @@ def test_a_driver_killed_beside_its_commit(
 def test_a_driver_killed_from_outside_while_it_plans_or_while_tasks_write(
     server: CosmodromeProcess, tmp_path: Path, table_format: str, sign: str
 ) -> None:
-    told = {"sets": sets(server, tmp_path, table_format)}
+    told = archive_told(server, tmp_path, table_format)
 
-    process = drive({**told, "kill": "never", "batch": -1})
-    deadline = time.monotonic() + ATTEMPT_S_MAX
-    while not (tmp_path / sign).exists() and time.monotonic() < deadline:
-        time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait(20)
+    kill_at(told, tmp_path / sign)
     finish(told)
 
-    assert places(told["sets"]) == everything(server)
+    assert places(told) == everything(server)
 
 
 def test_a_job_killed_again_and_again(server: CosmodromeProcess, tmp_path: Path) -> None:
-    told = {"sets": [*sets(server, tmp_path, "parquet"), "source.maxOffsetsPerTrigger=500"]}
-    for pause_s in (9.0, 10.0, 11.0):
-        process = drive({**told, "kill": "never", "batch": -1})
-        time.sleep(pause_s)
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(20)
+    told = archive_told(server, tmp_path, "parquet", "source.maxOffsetsPerTrigger=500")
+    for batch in (1, 4, 7):
+        kill_at(told, tmp_path / "checkpoint" / "commits" / str(batch))
 
     finish(told)
 
-    assert places(told["sets"]) == everything(server)
+    assert places(told) == everything(server)
 
 
-@pytest.mark.parametrize("topic", ["copy-a"])
-def test_a_topic_sink_that_publishes_once_survives_kills_and_a_broker_restart(
-    server: CosmodromeProcess, tmp_path: Path, topic: str
+@pytest.mark.parametrize("moment", ["before-log", "in-task", "after-publish"])
+def test_a_topic_sink_killed_at_a_moment_of_its_second_batch(
+    server: CosmodromeProcess, tmp_path: Path, moment: str
 ) -> None:
-    told = {
-        "job": "mirror",
-        "sets": [
-            f"source.endpoints={server.endpoints}",
-            "source.subscribe=orders",
-            "source.maxOffsetsPerTrigger=2000",
-            f"target.endpoints={server.endpoints}",
-            "target.dedup=transaction",
-            f'job.map={{"orders": "{topic}"}}',
-            f"stream.checkpoint={tmp_path / 'checkpoint'}",
-            "session.master=local[2]",
-        ],
-    }
-    for sign in ("checkpoint/offsets/0", "checkpoint/offsets/1", "checkpoint/commits/1"):
-        process = drive({**told, "kill": "never", "batch": -1})
-        deadline = time.monotonic() + ATTEMPT_S_MAX
-        while not (tmp_path / sign).exists() and time.monotonic() < deadline:
-            time.sleep(0.002)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(20)
+    topic = f"copy-{moment}"
+    told = mirror_told(server, tmp_path, topic)
+
+    killed = drive(told, moment, 1).wait(ATTEMPT_S_MAX)
+    signs = signs_of_batch_1(tmp_path)
+    before = message_ids(server, topic)
+    finish(told)
+
+    assert killed == -signal.SIGKILL
+    assert signs == (moment != "before-log", False)
+    assert (len(before) > COUNT // 2) == (moment == "after-publish")
+    assert message_ids(server, topic) == all_message_ids()
+
+
+def test_a_topic_sink_killed_from_outside_again_and_again(
+    server: CosmodromeProcess, tmp_path: Path
+) -> None:
+    told = mirror_told(server, tmp_path, "copy-outside")
+    for sign in ("offsets/0", "offsets/1", "commits/1"):
+        kill_at(told, tmp_path / "checkpoint" / sign)
 
     finish(told)
 
-    query = ReadQuery(("message_id",))
-    found = [
-        message_id
-        for queue, end in ends(server, topic).items()
-        for batch in read_ranges(
-            Connection((server.endpoints,)), (QueueRange(queue, 0, end),), query
-        )
-        for message_id in batch.column(0).to_pylist()
-    ]
-    assert sorted(found) == [f"orders-{number:012d}" for number in range(COUNT)]
+    assert message_ids(server, "copy-outside") == all_message_ids()
 
 
 def test_sigterm_lets_the_batch_under_way_end(server: CosmodromeProcess, tmp_path: Path) -> None:
-    told = [*sets(server, tmp_path, "parquet"), "source.maxOffsetsPerTrigger=300"]
+    told = archive_told(server, tmp_path, "parquet", "source.maxOffsetsPerTrigger=300")
     command = [sys.executable, "-m", "cosmodrome_server", "pipeline", "archive"]
-    for each in (*told, "stream.trigger=0s"):
+    for each in (*told["sets"], "stream.trigger=0s"):
         command += ["--set", each]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + ATTEMPT_S_MAX
@@ -187,5 +136,5 @@ def test_sigterm_lets_the_batch_under_way_end(server: CosmodromeProcess, tmp_pat
     found = places(told)
     assert process.returncode == 0
     assert sum(each["rows"] for each in batches) == len(found) == len(set(found))
-    finish({"sets": told})
+    finish(told)
     assert places(told) == everything(server)

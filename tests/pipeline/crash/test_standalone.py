@@ -1,19 +1,29 @@
 """A standalone master and worker, started by the test; an executor is killed under way."""
 
-import json
 import os
 import re
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.pipeline.conftest import missing_for_spark
-from tests.pipeline.crash.test_kill_matrix import COUNT, DRIVER, everything, places, sets
 from tests.support.cosmodrome_process import CosmodromeProcess
+from tests.support.killed_jobs import (
+    COUNT,
+    FORMATS,
+    all_message_ids,
+    archive_told,
+    drive,
+    everything,
+    message_ids,
+    mirror_told,
+    places,
+)
 from tests.support.topic_filler import fill
 
 pytestmark = [
@@ -64,32 +74,45 @@ def master(tmp_path: Path) -> Iterator[str]:
         process.wait(30)
 
 
-def test_an_executor_that_is_killed_costs_time_and_no_message(master: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [*FORMATS, "topic"])
+def test_an_executor_that_is_killed_costs_time_and_no_message(
+    master: str, tmp_path: Path, kind: str
+) -> None:
+    settings = (
+        f"session.master={master}",
+        "source.maxOffsetsPerTrigger=500",
+        'session.conf={"spark.executor.memory": "1g", "spark.cores.max": "2"}',
+    )
     with CosmodromeProcess(tmp_path / "data") as server:
         fill(server.endpoints, "orders", COUNT, body_bytes=200)
-        told = sets(server, tmp_path, "parquet")
-        told = [each for each in told if not each.startswith("session.master")]
-        told += [f"session.master={master}", "source.maxOffsetsPerTrigger=500"]
-        told.append('session.conf={"spark.executor.memory": "1g", "spark.cores.max": "2"}')
-        job = {"sets": told, "kill": "never", "batch": -1}
-        process = subprocess.Popen([*DRIVER, json.dumps(job)], stderr=subprocess.DEVNULL)
+        if kind == "topic":
+            told = mirror_told(server, tmp_path, "copy", *settings)
+        else:
+            told = archive_told(server, tmp_path, kind, *settings)
+        process = drive(told)
 
         sign = tmp_path / "checkpoint" / "commits" / "1"
         deadline = time.monotonic() + WAIT_S
         while not sign.exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
         killed = kill_one_executor()
+        was_alive = process.poll() is None
         code = process.wait(WAIT_S)
 
         assert killed
+        assert was_alive
         assert code == 0
-        assert places(told) == everything(server)
+        if kind == "topic":
+            assert message_ids(server, "copy") == all_message_ids()
+        else:
+            assert places(told) == everything(server)
 
 
 def kill_one_executor() -> bool:
     """Kill an executor that a descendant of this process started."""
     for process in psutil.Process().children(recursive=True):
-        if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
-            process.kill()
-            return True
+        with suppress(psutil.Error):  # one that has just ended
+            if "CoarseGrainedExecutorBackend" in " ".join(process.cmdline()):
+                process.kill()
+                return True
     return False
