@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
+import pytest
+
 from cosmodrome_server.broker.local_broker import Attachments, LocalBroker
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.errors import (
@@ -182,6 +184,8 @@ class Simulation:
         self._is_dead = False
         if self._random.random() < 0.2:
             self._compare_with_a_start_without_checkpoint()
+        if self._random.random() < 0.1:
+            self._refuse_to_start()
         self._broker = self._open(self._disk, self._checkpoints)
         self._note("start", self._broker.state_hash())
 
@@ -194,6 +198,17 @@ class Simulation:
         assert with_it.state_hash() == without.state_hash(), differences(with_it, without)
         with_it.abandon()
         without.abandon()
+
+    def _refuse_to_start(self) -> None:
+        """A start that cannot read the log ends, and the next one finds everything."""
+        if not any(name.endswith(".seg") for name in self._disk.names(self._directory)):
+            return
+        before = self._random.getstate()
+        self._disk.unreadable = (".seg", 0, 1 << 32)
+        with pytest.raises(ReadFailed):
+            self._open(self._disk, self._checkpoints)
+        self._disk.unreadable = None
+        self._random.setstate(before)
 
     def _create(self) -> None:
         for name, (topic_type, queues) in TOPICS.items():
