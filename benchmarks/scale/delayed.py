@@ -19,6 +19,7 @@ import gc
 import multiprocessing
 import tempfile
 import time
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -115,7 +116,8 @@ class Hour:
         self._lags = Lags()
         self._flowed = 0
         self._due_ms: dict[str, int] = {}
-        self._received: list[_Received] = []
+        # The log's thread puts what is durable here.
+        self._received: deque[_Received] = deque()
 
     async def schedule(self, count: int) -> int:
         """Send the delayed messages; return when the first is due."""
@@ -149,8 +151,8 @@ class Hour:
         while time.monotonic() < until:
             self._take("orders")
             self._take("later")
-            received, self._received = self._received, []
-            for topic, deliveries in received:
+            while self._received:
+                topic, deliveries = self._received.popleft()
                 for delivery in deliveries:
                     self._broker.ack("billing", topic, delivery.receipt_handle)
             await asyncio.sleep(_POLL_EVERY_S)
@@ -179,7 +181,7 @@ class Hour:
     def figures(self, first_ms: int) -> dict[str, object]:
         """What was measured."""
         passed_ms = time.time() * 1e3 - first_ms
-        missing = [due for due in self._due_ms.values() if due < first_ms + passed_ms - 1_000]
+        missing = [due for due in list(self._due_ms.values()) if due < first_ms + passed_ms - 1_000]
         return {
             "fired": len(self._late_ms),
             "overdue": len(missing),
