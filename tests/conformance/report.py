@@ -1,4 +1,8 @@
-"""Writes docs/conformance.md: the catalogue, numbered, with what each official client saw."""
+"""Writes docs/conformance.md: the catalogue, numbered, with what each official client saw.
+
+The tables are those of the gate; a run with COSMODROME_TEST_FRONT=grpcio writes its line of the
+section on fronts alone, and a run on the gate keeps that line as it is.
+"""
 
 import json
 import os
@@ -9,6 +13,8 @@ from tests.conformance.laboratory import Laboratory, Outcome, Result
 from tests.conformance.languages import ABSENT, LANGUAGES, Language
 
 ROOT = Path(__file__).parent.parent.parent
+GATE = "gate"
+FRONTS_HEAD = "## Fronts"
 PAGE = ROOT / "docs" / "conformance.md"
 SECTIONS = {
     "startup": "Client start-up (6.1)",
@@ -48,7 +54,52 @@ def write_if_complete(laboratory: Laboratory) -> None:
         if scenario.needs <= language.features
     }
     if wanted <= outcomes.keys() and "COSMODROME_TEST_ENDPOINT" not in os.environ:
-        PAGE.write_text(page(outcomes, laboratory.versions))
+        write(os.environ.get("COSMODROME_TEST_FRONT", GATE), outcomes, laboratory.versions)
+
+
+def write(front: str, outcomes: Outcomes, versions: dict[str, str]) -> None:
+    """Write what a whole run on a front says."""
+    known = _front_lines(PAGE.read_text()) if PAGE.exists() else {}
+    known[front] = front_line(front, outcomes)
+    if front == GATE:
+        PAGE.write_text(page(outcomes, versions, known))
+    else:
+        PAGE.write_text(with_fronts(PAGE.read_text(), known))
+
+
+def front_line(front: str, outcomes: Outcomes) -> str:
+    """The row of a front: how many cells of each client came out how."""
+    cells = []
+    for language in LANGUAGES:
+        results = [_outcome(outcomes, scenario, language).result for scenario in CATALOGUE]
+        marks = [MARKS[result] for result in results]
+        told = [f"{mark} {marks.count(mark)}" for mark in ("✔", "(✔)", "✘", "?") if mark in marks]
+        cells.append(" · ".join(told))
+    return f"| {front} | {' | '.join(cells)} |"
+
+
+def _front_lines(text: str) -> dict[str, str]:
+    section = text.partition(FRONTS_HEAD)[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    return {row.split(" | ")[0].removeprefix("| "): row for row in rows}
+
+
+def _fronts_section(lines: dict[str, str]) -> str:
+    head = " | ".join(language.title for language in LANGUAGES)
+    rows = [f"| front | {head} |", "|---|" + "---|" * len(LANGUAGES)]
+    rows += [lines[front] for front in sorted(lines)]
+    told = "The catalogue on both fronts; the tables below are the gate's."
+    return "\n".join((FRONTS_HEAD, "", told, "", *rows))
+
+
+def with_fronts(text: str, lines: dict[str, str]) -> str:
+    """The page with these rows in its section on fronts."""
+    before, _, rest = text.partition(FRONTS_HEAD)
+    if not rest:
+        before, _, rest = text.partition("\n## ")
+        before, rest = before + "\n", "\n## " + rest
+    after = rest.partition("\n## ")[2]
+    return f"{before}{_fronts_section(lines)}\n\n## {after}"
 
 
 def raw(outcomes: Outcomes) -> str:
@@ -60,7 +111,7 @@ def raw(outcomes: Outcomes) -> str:
     return json.dumps(told, indent=1, ensure_ascii=False) + "\n"
 
 
-def page(outcomes: Outcomes, versions: dict[str, str]) -> str:
+def page(outcomes: Outcomes, versions: dict[str, str], fronts: dict[str, str]) -> str:
     """The page as text. Remarks that every run would word otherwise (seconds) are left out."""
     lines = [
         "# Conformance",
@@ -79,7 +130,7 @@ def page(outcomes: Outcomes, versions: dict[str, str]) -> str:
         version = versions.get(language.name, "not run")
         lines.append(f"| {language.title} | {language.package} | {version} |")
     lines += [f"| {name} | – | {reason} |" for name, reason in ABSENT.items()]
-    lines += ["", *_summary(outcomes), ""]
+    lines += ["", *_summary(outcomes), "", _fronts_section(fronts), ""]
     for section, title in SECTIONS.items():
         lines += _table(title, [s for s in CATALOGUE if s.section == section], outcomes)
     lines += _reasons(outcomes)
