@@ -366,19 +366,32 @@ def _entries(loaded: Loaded) -> Iterator[TimerEntry]:
 def _fetch(buckets: DelayedStore, entries: list[TimerEntry]) -> dict[int, MessageRecord | None]:
     """In the thread: messages whose segments retention took.
 
-    None stands for damaged ones; what the disk refuses now is left out.
+    None stands for damaged ones; what the disk refuses now is left out. An entry may not know
+    that its message was copied: retention acts on what is on the disk, and a start after a crash
+    on the rows of the last checkpoint.
     """
     fetched: dict[int, MessageRecord | None] = {}
+    starts: dict[int, dict[int, int]] = {}
     for entry in entries:
+        hour = hour_of(entry.due_ms)
         try:
-            fetched[entry.position] = (
-                buckets.read(hour_of(entry.due_ms), entry.start) if entry.start else None
-            )
+            if not entry.start and hour not in starts:
+                starts[hour] = _starts(buckets, hour)
+            start = entry.start or starts[hour].get(entry.position, 0)
+            fetched[entry.position] = buckets.read(hour, start) if start else None
         except CorruptFrame:
             fetched[entry.position] = None
         except ReadFailed:
             continue
     return fetched
+
+
+def _starts(buckets: DelayedStore, hour: int) -> dict[int, int]:
+    """Where the bucket of an hour has which position."""
+    if not buckets.is_kept:
+        return {}
+    loaded = buckets.load(hour)
+    return dict(zip(loaded.positions, loaded.starts, strict=True))
 
 
 def _append(buckets: DelayedStore, delayed: list[tuple[int, int, MessageRecord]]) -> None:

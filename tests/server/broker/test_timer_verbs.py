@@ -102,6 +102,18 @@ async def test_a_message_damaged_in_its_bucket_is_counted_and_holds_nobody_up() 
         assert world.broker.statistics().lost_messages == 1
 
 
+async def test_a_start_that_knows_nothing_of_a_copy_finds_it_when_the_log_has_let_go() -> None:
+    """Retention took the segment, then a crash the checkpoint that would have told of the copy."""
+    disk = FaultyFiles()
+    async with opened(disk) as world:
+        await copied(world, delayed("a", 5 * HOUR_MS))
+        world.kill()
+        world.log.forget_messages()
+        await wait(world, 5 * HOUR_MS, 1, 1)
+        assert bodies(world.receive("later", "billing")) == [b"a"]
+        assert world.broker.statistics().lost_messages == 0
+
+
 async def test_a_bucket_stays_while_a_crash_can_take_its_fires_back() -> None:
     async with opened(FaultyFiles()) as world:
         await copied(world, delayed("a", 5 * HOUR_MS))
