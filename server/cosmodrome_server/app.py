@@ -182,7 +182,7 @@ async def _assemble(
         more,
         timed if around is None else lambda rpc: around(timed(rpc)),
     )
-    context.sink = front
+    context.sink, collector.connections = front, front.statistics
     events = ClientEvents()
     broker.listen(events)
     await front.start()

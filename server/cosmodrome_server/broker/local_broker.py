@@ -93,6 +93,8 @@ class LocalBroker(LiteVerbs):
             dict(counters.late_acks),
             dict(counters.delayed),
             dict(counters.fired),
+            {topic: spread.frozen() for topic, spread in counters.finishes.items()},
+            {topic: spread.frozen() for topic, spread in counters.delays.items()},
             counters.lost_messages,
             self._commit.frames,
             len(self._polling),

@@ -83,7 +83,8 @@ class OperationVerbs(TimerVerbs):
             name = topics[message.key[0]].topic.name
             counts[name] = counts.get(name, 0) + 1
         delayed = len(self._shard.timers)
-        return Waiting({"": delayed} if delayed else {}, half, parked)
+        overdue_ms = max(0, self._now() - self._shard.timers.next_deadline_ms())
+        return Waiting({"": delayed} if delayed else {}, half, parked, overdue_ms)
 
     # Looking for messages
 

@@ -55,7 +55,7 @@ class SendVerbs(CatalogueVerbs):
             handle = ""
             if record.state is MessageState.DELAYED:
                 self._note_delayed(position)
-                self._counters.held_back(topic)
+                self._counters.held_back(topic, record.due_ms - record.store_timestamp_ms)
                 handle = self._recall_handles.seal(
                     RecallHandle(record.topic_id, record.due_ms, position, message.message_id)
                 )

@@ -4,12 +4,17 @@ Verbs add to dictionaries, which costs what a dictionary costs; `Statistics` is 
 them with the gauges of the moment. Names, labels and formats are the exporter's.
 """
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cosmodrome_server.model.message import MessageType
 
 # Bytes of bodies, as the reference's histogram has them.
 SIZE_BOUNDS = (1_024, 4_096, 524_288, 1_048_576, 2_097_152, 4_194_304)
+# Seconds, likewise: from a half message to its end, and how far off delivery times are.
+FINISH_BOUNDS_S = (5, 60, 600, 3_600, 43_200, 86_400)
+DELAY_BOUNDS_S = (60, 600, 3_600, 43_200, 86_400, 259_200)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +23,14 @@ class Flow:
 
     messages: int = 0
     body_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How values lie: under which of some bounds, and their sum."""
+
+    counts: tuple[int, ...]
+    total: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +48,8 @@ class Statistics:
         late_acks: (topic, group) → acknowledged after the delivery had ended.
         delayed: Topic → messages that were to wait for their delivery time.
         fired: Topic → messages whose delivery time came.
+        finishes: Topic → seconds from half messages to their commits and rollbacks.
+        delays: Topic → seconds to the delivery times that sends asked for.
         lost_messages: Passed over because their bytes are damaged.
         frames: Group commits so far.
         waiters: Receives and pulls waiting now.
@@ -52,6 +67,8 @@ class Statistics:
     late_acks: dict[tuple[str, str], int]
     delayed: dict[str, int]
     fired: dict[str, int]
+    finishes: dict[str, Spread]
+    delays: dict[str, Spread]
     lost_messages: int
     frames: int
     waiters: int
@@ -73,6 +90,8 @@ class Counters:
         self.late_acks: dict[tuple[str, str], int] = {}
         self.delayed: dict[str, int] = {}
         self.fired: dict[str, int] = {}
+        self.finishes: dict[str, SpreadCounter] = {}
+        self.delays: dict[str, SpreadCounter] = {}
         self.lost_messages = 0
 
     def sent(self, topic: str, message_type: MessageType, messages: int, body_bytes: int) -> None:
@@ -110,19 +129,50 @@ class Counters:
             sizes = self.sizes[topic, message_type] = [0] * (len(SIZE_BOUNDS) + 1)
         return sizes
 
-    def held_back(self, topic: str) -> None:
-        """A message waits for its delivery time."""
+    def held_back(self, topic: str, delay_ms: int) -> None:
+        """A message waits for its delivery time, which is so far off."""
         self.delayed[topic] = self.delayed.get(topic, 0) + 1
+        _spread(self.delays, topic, DELAY_BOUNDS_S).add(delay_ms / 1_000)
 
     def late(self, topic: str, group: str) -> None:
         """An ack came after its delivery had ended."""
         key = (topic, group)
         self.late_acks[key] = self.late_acks.get(key, 0) + 1
 
-    def resolved(self, topic: str, *, is_commit: bool) -> None:
-        """A transaction ended."""
+    def resolved(self, topic: str, after_ms: int, *, is_commit: bool) -> None:
+        """A transaction ended, so long after its half message."""
         counts = self.commits if is_commit else self.rollbacks
         counts[topic] = counts.get(topic, 0) + 1
+        _spread(self.finishes, topic, FINISH_BOUNDS_S).add(after_ms / 1_000)
+
+
+class SpreadCounter:
+    """A `Spread`, while it grows."""
+
+    __slots__ = ("_bounds", "_counts", "_total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._total += value
+
+    def frozen(self) -> Spread:
+        """What was counted so far."""
+        return Spread(tuple(self._counts), self._total)
+
+
+def _spread(
+    spreads: dict[str, SpreadCounter], topic: str, bounds: Sequence[float]
+) -> SpreadCounter:
+    found = spreads.get(topic)
+    if found is None:
+        found = spreads[topic] = SpreadCounter(bounds)
+    return found
 
 
 def frozen(counts: dict[tuple[str, MessageType], list[int]]) -> dict[tuple[str, MessageType], Flow]:

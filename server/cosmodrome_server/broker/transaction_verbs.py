@@ -45,7 +45,7 @@ class TransactionVerbs(OffsetVerbs):
             transaction_id,
         )
         self._put_other(record)
-        self._counters.resolved(topic, is_commit=commit)
+        self._counters.resolved(topic, now_ms - half.stored_ms, is_commit=commit)
 
     def transactions(self, topic: str, max_messages: int) -> list[OpenTransaction]:
         """See `Operations`."""

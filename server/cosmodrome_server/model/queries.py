@@ -199,6 +199,7 @@ class Waiting:
 
     Attributes:
         delayed: For their delivery time.
+        overdue_ms: For how long the first of them has been due; 0 if none is.
         half: For their transaction's end.
         parked: For an operator to end it.
     """
@@ -206,3 +207,4 @@ class Waiting:
     delayed: dict[str, int]
     half: dict[str, int]
     parked: dict[str, int]
+    overdue_ms: int = 0

@@ -134,5 +134,8 @@ class Front(ReplySink, Protocol):
     def reply_many(self, replies: list[tuple[object, bytes]]) -> None:
         """End unary calls (the tokens) with their replies. Callable from any thread."""
 
+    def statistics(self) -> dict[str, int]:
+        """Counts of connections and calls; empty where the front keeps none."""
+
     async def drain(self, grace_s: float) -> None:
         """Take no new calls, let those under way finish for up to `grace_s`, close."""

@@ -54,6 +54,10 @@ class GrpcioFront:
         """Host and port it listens on."""
         return self._address
 
+    def statistics(self) -> dict[str, int]:
+        """Nothing: grpcio does not say."""
+        return {}
+
     async def start(self) -> None:
         """Listen.
 

@@ -8,7 +8,7 @@ name too, since boards in the wild query either. Names that begin with `cosmodro
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cosmodrome_server.broker.statistics import SIZE_BOUNDS
+from cosmodrome_server.broker.statistics import DELAY_BOUNDS_S, FINISH_BOUNDS_S, SIZE_BOUNDS
 
 
 class Kind(StrEnum):
@@ -103,6 +103,13 @@ DEAD_LETTERS = Metric(
 )
 COMMITS = Metric("rocketmq_commit_messages", Kind.COUNTER, "Transactions committed.", ("topic",))
 ROLLBACKS = Metric("rocketmq_rollback_messages", Kind.COUNTER, "Transactions undone.", ("topic",))
+FINISH_LATENCY = Metric(
+    "rocketmq_finish_message_latency",
+    Kind.HISTOGRAM,
+    "Seconds from a half message to its commit or rollback.",
+    ("topic",),
+    FINISH_BOUNDS_S,
+)
 HALF_MESSAGES = Metric("rocketmq_half_messages", Kind.GAUGE, "Half messages open.", ("topic",))
 STORAGE_SIZE = Metric(
     "rocketmq_storage_size_bytes",
@@ -126,6 +133,19 @@ DISPATCH_BEHIND = Metric(
 TIMING = Metric("rocketmq_timing_messages", Kind.GAUGE, "Delayed messages.", ("topic",))
 TIMER_IN = Metric("rocketmq_timer_enqueue", Kind.COUNTER, "Messages delayed.", ("topic",))
 TIMER_OUT = Metric("rocketmq_timer_dequeue", Kind.COUNTER, "Delayed ones delivered.", ("topic",))
+TIMER_LATENCY = Metric(
+    "rocketmq_timer_dequeue_latency_milliseconds",
+    Kind.GAUGE,
+    "For how long the first delayed message that is due has been due.",
+    alias="rocketmq_timer_dequeue_latency",
+)
+DELAY_LATENCY = Metric(
+    "rocketmq_delay_message_latency",
+    Kind.HISTOGRAM,
+    "Seconds to the delivery time that a send asked for.",
+    ("topic",),
+    DELAY_BOUNDS_S,
+)
 PROXY_UP = Metric(
     "rocketmq_proxy_up", Kind.GAUGE, "1 while it serves.", ("proxy_mode",), node_type="proxy"
 )
@@ -139,6 +159,22 @@ RPC_SECONDS = Metric(
     ("rpc",),
     FAST_S,
     node_type="proxy",
+)
+CONNECTIONS = Metric(
+    "cosmodrome_connections", Kind.GAUGE, "Connections that are open.", (), node_type="proxy"
+)
+CONNECTIONS_IN = Metric(
+    "cosmodrome_connections_accepted", Kind.COUNTER, "Connections taken.", (), node_type="proxy"
+)
+CONNECTIONS_OUT = Metric(
+    "cosmodrome_connections_refused",
+    Kind.COUNTER,
+    "Connections not taken, or cut off: too many, no handshake, abuse, silence.",
+    ("reason",),
+    node_type="proxy",
+)
+CALLS_OPEN = Metric(
+    "cosmodrome_calls", Kind.GAUGE, "Calls that are not answered yet.", (), node_type="proxy"
 )
 RECEIVE_WAIT = Metric(
     "cosmodrome_receive_wait_seconds",

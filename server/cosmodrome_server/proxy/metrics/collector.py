@@ -9,14 +9,20 @@ import asyncio
 import os
 import resource
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
 
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_server.broker.interface import Broker
-from cosmodrome_server.broker.statistics import SIZE_BOUNDS, Statistics
+from cosmodrome_server.broker.statistics import (
+    DELAY_BOUNDS_S,
+    FINISH_BOUNDS_S,
+    SIZE_BOUNDS,
+    Spread,
+    Statistics,
+)
 from cosmodrome_server.clock import Clock
 from cosmodrome_server.config import Config
 from cosmodrome_server.core.client_session import ClientSession, ClientType
@@ -33,6 +39,13 @@ from cosmodrome_server.store.figures import StoreFigures
 
 Values = dict[Metric, dict[Labels, float]]
 DISK = ("local", "disk")
+# Counter of the gate → why a connection was not taken, or cut off.
+_REFUSALS = {
+    "connections_refused": "limit",
+    "handshakes_failed": "handshake",
+    "connections_abusive": "abuse",
+    "connections_dead": "silence",
+}
 # How often the loop is asked how late it is.
 LOOP_PROBE_S = 0.1
 
@@ -48,7 +61,11 @@ class Measured(Broker, Protocol):
 
 
 class Collector:
-    """Made once; `snapshot` is called on the loop, `observe` after each answer."""
+    """Made once; `snapshot` is called on the loop, `observe` after each answer.
+
+    Attributes:
+        connections: The front's counts; nothing where it keeps none.
+    """
 
     def __init__(
         self,
@@ -66,6 +83,7 @@ class Collector:
         self.meters = Meters(config.metrics.series_max)
         self.fleet = Fleet(clock, config.metrics.series_max)
         self._code_names: dict[int, str] = {}
+        self.connections: Callable[[], Mapping[str, int]] = dict
 
     def observe(self, rpc: str, code: int) -> None:
         """Count one answer."""
@@ -107,7 +125,8 @@ class Collector:
         for seconds in self._broker.take_commit_seconds():
             self.meters.observe(names.FSYNC, seconds)
         values: Values = dict(self.meters.counters())
-        for part in (self._counted, self._clients, self._groups, self._topics, self._storage):
+        parts = (self._counted, self._clients, self._groups, self._topics, self._storage)
+        for part in (*parts, self._connections):
             for metric, labels, value in part():
                 values.setdefault(metric, {})[labels] = value
         return Snapshot(
@@ -152,12 +171,14 @@ class Collector:
     def _sizes(self) -> dict[Metric, dict[Labels, Distribution]]:
         counted = self._broker.statistics()
         return {
+            names.FINISH_LATENCY: _spreads(FINISH_BOUNDS_S, counted.finishes),
+            names.DELAY_LATENCY: _spreads(DELAY_BOUNDS_S, counted.delays),
             names.MESSAGE_SIZE: {
                 (topic, message_type.name.lower(), _is_system(topic)): Distribution(
                     SIZE_BOUNDS, sizes, counted.messages_in[topic, message_type].body_bytes
                 )
                 for (topic, message_type), sizes in counted.sizes.items()
-            }
+            },
         }
 
     def _clients(self) -> Iterator[tuple[Metric, Labels, float]]:
@@ -203,6 +224,17 @@ class Collector:
             yield names.HALF_MESSAGES, (topic,), count
         for topic, count in waiting.parked.items():
             yield names.PARKED, (topic,), count
+        yield names.TIMER_LATENCY, (), waiting.overdue_ms
+
+    def _connections(self) -> Iterator[tuple[Metric, Labels, float]]:
+        counted = self.connections()
+        if not counted:
+            return
+        yield names.CONNECTIONS, (), counted["connections"]
+        yield names.CONNECTIONS_IN, (), counted["connections_accepted"]
+        yield names.CALLS_OPEN, (), counted["calls"]
+        for counter, reason in _REFUSALS.items():
+            yield names.CONNECTIONS_OUT, (reason,), counted[counter]
 
     def _storage(self) -> Iterator[tuple[Metric, Labels, float]]:
         figures = self._store()
@@ -216,6 +248,15 @@ class Collector:
         yield names.MEMORY, (), _resident_bytes()
         usage = resource.getrusage(resource.RUSAGE_SELF)
         yield names.CPU, (), usage.ru_utime + usage.ru_stime
+
+
+def _spreads(
+    bounds: tuple[float, ...], by_topic: Mapping[str, Spread]
+) -> dict[Labels, Distribution]:
+    return {
+        (topic,): Distribution(bounds, spread.counts, spread.total)
+        for topic, spread in by_topic.items()
+    }
 
 
 def _is_system(topic: str) -> str:
