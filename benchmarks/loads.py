@@ -6,19 +6,14 @@ import statistics
 import subprocess
 from dataclasses import dataclass
 
-from benchmarks.requests import framed_file, send_request
+from benchmarks.requests import METADATA, SERVICE, framed_file, send_request
 from benchmarks.servers import Target, java_client
 
-METADATA = (
+HEADERS = (
     "content-type: application/grpc",
     "te: trailers",
-    "x-mq-client-id: bench@1@0@x",
-    "x-mq-language: JAVA",
-    "x-mq-client-version: 5.2.0",
-    "x-mq-protocol: v2",
-    "x-mq-date-time: 20261121T000000Z",
+    *(f"{name}: {value}" for name, value in METADATA),
 )
-SERVICE = "apache.rocketmq.v2.MessagingService"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +44,7 @@ def h2load(  # noqa: PLR0913 - the knobs of the tool
         raise RuntimeError("h2load is missing: apt-get install nghttp2-client")
     scheme = "https" if tls else "http"
     with framed_file(request) as file:
-        headers = [word for header in METADATA for word in ("-H", header)]
+        headers = [word for header in HEADERS for word in ("-H", header)]
         url = f"{scheme}://{target.endpoint}/{SERVICE}/{method}"
         command = ["h2load", "-n", str(calls), "-c", str(connections), "-m", str(streams)]
         done = subprocess.run(

@@ -6,9 +6,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
+
 from cosmodrome_proto import definition_pb2, service_pb2
 
 BODY_BYTES = 1024
+OK = definition_pb2.OK
+METADATA = (
+    ("x-mq-client-id", "bench@1@0@x"),
+    ("x-mq-language", "JAVA"),
+    ("x-mq-client-version", "5.2.0"),
+    ("x-mq-protocol", "v2"),
+    ("x-mq-date-time", "20261121T000000Z"),
+)
+SERVICE = "apache.rocketmq.v2.MessagingService"
 
 
 def send_request(topic: str, messages: int, body_bytes: int = BODY_BYTES) -> bytes:
@@ -27,6 +38,18 @@ def send_request(topic: str, messages: int, body_bytes: int = BODY_BYTES) -> byt
         system.born_timestamp.FromMilliseconds(1_767_323_045_000)
         system.born_host = "bench"
     return request.SerializeToString()
+
+
+def send_one(endpoint: str, topic: str) -> int:
+    """Send a message; the status code of the answer."""
+    with grpc.insecure_channel(endpoint) as channel:
+        send = channel.unary_unary(
+            f"/{SERVICE}/SendMessage",
+            request_serializer=bytes,
+            response_deserializer=service_pb2.SendMessageResponse.FromString,
+        )
+        answer = send(send_request(topic, 1), metadata=METADATA, timeout=30, wait_for_ready=True)
+    return int(answer.status.code)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import cosmodrome_gate as gate
 
-from benchmarks.loads import SERVICE
+from benchmarks.requests import SERVICE
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
 from cosmodrome_server.proxy.tls import development_certificate
