@@ -128,6 +128,10 @@ class OwnServer:
             await process.wait()
             raise ServerFailed(f"did not end in {STOP_SECONDS} s: {self.last_words()}") from None
 
+    def log(self) -> str:
+        """All that the server wrote."""
+        return self._log.read_text(errors="replace")
+
     def last_words(self) -> str:
         return self._log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
 

@@ -528,6 +528,22 @@ async def test_6_7_throttling_of_any_rpc_is_got_over(
             assert [m.body for m in await pull.poll()] == [b"x"]
 
 
+async def test_4_70_routes_heartbeats_and_assignments_are_renewed_for_ever(
+    own_broker: TestBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HEARTBEAT_FIRST_S", "HEARTBEAT_S", "ROUTE_FIRST_S", "ROUTE_S"):
+        monkeypatch.setattr(client, name, 0.01)
+    monkeypatch.setattr(push_consumer, "SCAN_S", 0.01)
+    own_broker.create_topic("t")
+    with own_broker.recording() as calls:
+        async with PushConsumer(
+            own_broker.endpoint, group="g", subscriptions={"t": "*"}, listener=Seen()
+        ):
+            await reaches(
+                lambda: min(map(calls.count, ("QueryRoute", "Heartbeat", "QueryAssignment"))) >= 3
+            )
+
+
 async def test_6_7_a_connection_that_hangs_is_given_up_after_two_heartbeats(
     own_broker: TestBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

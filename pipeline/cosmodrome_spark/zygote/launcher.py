@@ -26,7 +26,7 @@ SOCKET = "zygote.sock"
 def main() -> None:
     """Run what the command line says, one way or the other."""
     arguments = sys.argv[1:]
-    if arguments[:1] == ["-m"] and arguments[1].startswith("pyspark."):
+    if arguments[:1] == ["-m"] and "".join(arguments[1:2]).startswith("pyspark."):
         stand_in(arguments[1:])
     os.execv(sys.executable, [sys.executable, *arguments])
 

@@ -24,6 +24,7 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from struct import Struct
 
 _log = logging.getLogger(__name__)
 # What the workers import anyway; what a version of pyspark does not have is left out.
@@ -38,6 +39,9 @@ WARM = (
     "cosmodrome_spark.lake.files",
 )
 REQUEST_BYTES_MAX = 1 << 20
+# A launcher sends at once; one that does not must not keep the others waiting. The kernel's
+# timeout, because a socket that Python times does not wait for all of a request.
+REQUEST_TIMEOUT = Struct("ll").pack(5, 0)
 # The environment of a process that may be forked: these start no threads.
 THREADLESS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
@@ -97,6 +101,7 @@ class Zygote:
     def _accept(self) -> Request | None:
         """Fork for one launcher; the request in the child, None in the zygote."""
         connection, _ = self.listener.accept()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, REQUEST_TIMEOUT)
         try:
             request = read_request(connection)
         except ValueError:
@@ -146,8 +151,9 @@ class Zygote:
 
 def read_request(connection: socket.socket) -> Request:
     """Take one request; raises ValueError when it is none."""
-    head, descriptors, _, _ = socket.recv_fds(connection, 4, 3)
+    descriptors: list[int] = []
     try:
+        head, descriptors, _, _ = socket.recv_fds(connection, 4, 3)
         size = int.from_bytes(head, "big")
         if len(head) < 4 or len(descriptors) < 3 or size > REQUEST_BYTES_MAX:
             raise ValueError("not a launcher's request")

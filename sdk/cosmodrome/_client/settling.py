@@ -24,6 +24,7 @@ from cosmodrome.errors import (
     IllegalArgument,
     InternalError,
     InvalidReceiptHandle,
+    NotRunning,
 )
 from cosmodrome.interceptors import HookContext, HookPoint, Interceptors
 from cosmodrome.message import MessageView, Receipt
@@ -131,17 +132,20 @@ class Settler:
         for message in messages:
             self.begin(self.nack_for_sure(message, 0, suspend=True), "give back")
 
-    def begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Do what ends deliveries beside the caller; `flush` waits for it."""
+    def begin(self, work: Coroutine[Any, Any, None], name: str) -> bool:
+        """Do what ends deliveries beside the caller; `flush` waits for it. False once closed."""
         task = self._tasks.spawn(work, name)
-        if task is not None:
-            self._begun.add(task)
-            task.add_done_callback(self._begun.discard)
+        if task is None:
+            return False
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
+        return True
 
     async def hide(self, message: MessageView, duration_ms: int) -> None:
         """Change a message's invisible duration, to the end also if the caller is cancelled.
 
         Raises:
+            NotRunning: The client is closed.
             StatusError: The broker refused.
             TransportError: No answer.
         """
@@ -150,12 +154,16 @@ class Settler:
         async def work() -> None:
             try:
                 await self.change_invisible_duration(message, duration_ms)
-            except (CosmodromeError, asyncio.CancelledError) as error:
+            except CosmodromeError as error:
                 _settle(done, error)
+            except BaseException as error:
+                _settle(done, error)  # or its caller would wait for ever
+                raise
             else:
                 _settle(done, None)
 
-        self.begin(work(), "change invisible duration")
+        if not self.begin(work(), "change invisible duration"):
+            raise NotRunning("the client was closed before the invisible duration was changed")
         await done
 
     async def flush(self) -> None:

@@ -92,6 +92,7 @@ class Lease:
             and not self.renewals
             and not self.popped_ms
             and self.deadline_ms < _DEADLINE_END
+            and self.attempt <= _ATTEMPT_BITS
         )
 
 

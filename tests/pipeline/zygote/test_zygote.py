@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from struct import Struct
 
 import psutil
 import pytest
@@ -177,3 +178,14 @@ def test_what_is_no_request_is_refused_and_harms_nobody(
     with daemon(warm.executable, tmp_path) as process:
         assert where(process)
         assert end(process) == 1
+
+
+@pytest.mark.parametrize("sent", [b"", b"\0\0\0\7{"], ids=["nothing", "cut"])
+def test_a_launcher_that_goes_on_saying_nothing_is_given_up(sent: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, Struct("ll").pack(0, 1_000))
+        if sent:
+            socket.send_fds(theirs, [sent], [0, 1, 2])
+        with pytest.raises(ValueError, match="not a launcher's request"):
+            server.read_request(ours)

@@ -33,7 +33,7 @@ class LeasesMachine(RuleBasedStateMachine):
         count=st.integers(1, 40),
         mask=st.sampled_from([1, 1, 1, 0b101]),
         deadline_ms=st.one_of(st.integers(0, 20), st.just((1 << 47) - 1), st.just(1 << 47)),
-        attempt=st.sampled_from([1, 2, 65_535]),
+        attempt=st.sampled_from([1, 2, 65_535, 65_536, 70_000]),
         is_suspended=st.booleans(),
     )
     def pops(
