@@ -1,10 +1,11 @@
-"""Load generators: h2load for unary calls, the official Java client, and what they print."""
+"""Load generators: h2load for unary calls, the official Java and Go clients, what they print."""
 
 import re
 import shutil
 import statistics
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.requests import METADATA, SERVICE, framed_file, send_request
 from benchmarks.servers import Target, java_client
@@ -14,6 +15,7 @@ HEADERS = (
     "te: trailers",
     *(f"{name}: {value}" for name, value in METADATA),
 )
+GO_LATENCY = Path(__file__).parent / "macro" / "latency"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,25 @@ def java_push_rate(*words: str) -> float:
 
 def java_latency(*words: str) -> dict[str, float]:
     """Run the Java client at a fixed rate; p50 and p99 of its last round, in milliseconds."""
-    said = java_client(*words)
+    return _latency(java_client("lat", *words))
+
+
+def go_latency(*words: str) -> dict[str, float]:
+    """Run the Go client at a fixed rate; as `java_latency`, without a compiler in its p99.
+
+    Raises:
+        RuntimeError: Go is not installed, or the client failed.
+    """
+    if shutil.which("go") is None:
+        raise RuntimeError("go is missing: apt-get install golang-go")
+    command = ["go", "run", ".", *words]
+    done = subprocess.run(command, cwd=GO_LATENCY, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2_000:])
+    return _latency(done.stdout)
+
+
+def _latency(said: str) -> dict[str, float]:
     found = re.findall(r"(send|e2e) n=\d+ p50=([\d.]+)ms p99=([\d.]+)ms", said)
     result = {}
     for kind, p50, p99 in found:  # later rounds overwrite earlier ones
