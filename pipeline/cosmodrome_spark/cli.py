@@ -22,11 +22,14 @@ app = typer.Typer(
     name="pipeline",
     add_completion=False,
     no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 
 
-_HELP = "Run a job over topics, on Spark.\n\n" + "\n\n".join(
-    f"{name}: {does}" for name, does in JOBS.items()
+# "\b": the lines are kept as they are.
+_HELP = "Run a job over topics, on Spark.\n\n\b\n" + "\n".join(
+    f"{name:<16}{does}" for name, does in JOBS.items()
 )
 
 
@@ -46,7 +49,7 @@ def run(
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     if name not in JOBS:
-        typer.echo(f"no job {name!r}: {', '.join(JOBS)}", err=True)
+        typer.echo(f"cosmodrome pipeline: no job {name!r}; there are {', '.join(JOBS)}", err=True)
         raise typer.Exit(2)
     try:
         code = _run(name, config, [*(sets or ()), *_session(master)], (once, metrics_port))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from importlib import util
 from pathlib import Path
 
-from cosmodrome_server import __version__
+from cosmodrome_server import __version__, logs
 from cosmodrome_server.broker.local_broker import Attachments, LocalBroker
 from cosmodrome_server.broker.operation_events import Observed, ObservedBroker
 from cosmodrome_server.broker.settings import BrokerSettings
@@ -384,7 +384,10 @@ async def serve(config: Config, *, announce: Announce | None = None) -> int:
         clock = SystemClock()
         app = await start(config, open_log(config, clock), clock)
     except (ConfigError, OSError, StoreError) as error:
-        sys.stderr.write(f"cosmodrome: {error}\n")
+        words = str(error)
+        if isinstance(error, OSError) and error.filename:
+            words = f"cannot use {error.filename}: {error.strerror}"
+        sys.stderr.write(f"cosmodrome: {words}\n")
         return 2
     for line in greeting(app):
         say(line)
@@ -432,11 +435,9 @@ def _access(config: Config) -> str:
 
 
 def _set_up_logging(config: Config) -> None:
-    logging.basicConfig(
-        level=config.server.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logs.formatter(config.server.log_format))
+    logging.basicConfig(level=config.server.log_level.upper(), handlers=[handler])
 
 
 def _to_stdout(line: str) -> None:

@@ -16,7 +16,7 @@ import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -281,7 +281,7 @@ def load(
             _merge(merged, _nested(*path, text), source=f"environment variable {name}")
     for dotted, text in (overrides or {}).items():
         area, _, key = dotted.partition(".")
-        _merge(merged, _nested(area, key, text), source=f"setting {dotted}")
+        _merge(merged, _nested(area, key, text), source="settings")
     return _convert(merged)
 
 
@@ -353,4 +353,16 @@ def _convert(settings: Mapping[str, Any]) -> Config:
     try:
         return msgspec.convert(settings, Config, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(str(error)) from error
+        words, _, path = str(error).partition(" - at `$.")
+        area, _, key = path.rstrip("`").partition(".")
+        if choices := _choices(area, key):
+            words = f"it is one of {choices}"
+        raise ConfigError(f"{area}.{key}: {words}" if key else words) from error
+
+
+def _choices(area: str, key: str) -> str:
+    """What a setting may be, where that is a list of words; "" for all others."""
+    declared = next((f.type for f in msgspec.structs.fields(AREAS[area]) if f.name == key), None)
+    if declared is Durability:
+        return "sync, os, interval:MILLISECONDS (up to 99999)"
+    return ", ".join(map(str, get_args(declared))) if get_origin(declared) is Literal else ""

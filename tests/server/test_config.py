@@ -33,7 +33,7 @@ def test_variables_of_the_sdk_are_not_settings_of_the_server() -> None:
         ("stor.durability", "os", "no area [stor]; did you mean store?"),
         ("store.durability", "sometimes", "durability"),
         ("server.port", "99999", "<= 65535"),
-        ("server.dev", "perhaps", "$.server.dev"),
+        ("server.dev", "perhaps", "server.dev: Expected `bool`"),
         ("limits.body_bytes", "0", ">= 1"),
     ],
 )

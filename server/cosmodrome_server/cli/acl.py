@@ -5,7 +5,14 @@ from typing import Annotated
 import typer
 
 from cosmodrome_proto import control_pb2 as wire
-from cosmodrome_server.cli.connect import DEFAULT_ENDPOINT, Endpoint, control, new_app, table
+from cosmodrome_server.cli.connect import (
+    DEFAULT_ENDPOINT,
+    AsJson,
+    Endpoint,
+    control,
+    new_app,
+    table,
+)
 
 app = new_app("Say who may do what; explain decisions.")
 User = Annotated[str, typer.Argument(help="The user")]
@@ -59,6 +66,7 @@ def deny(
 @app.command("list")
 def list_policies(
     user: Annotated[str, typer.Option(help="Only of this user")] = "",
+    as_json: AsJson = False,  # noqa: FBT002
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """List policies."""
@@ -76,6 +84,7 @@ def list_policies(
             )
             for p in found.policies
         ],
+        as_json=as_json,
     )
 
 

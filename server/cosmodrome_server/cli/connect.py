@@ -1,9 +1,11 @@
-"""How commands reach a broker: endpoint, credentials, TLS; one call, a response or an exit."""
+"""How commands reach a broker, and how they print: one call, a response or an exit with 1."""
 
 import hashlib
 import hmac
+import json
 import os
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, NoReturn, TypeVar
 
@@ -11,12 +13,13 @@ import grpc
 import typer
 from google.protobuf.message import Message
 
-from cosmodrome_proto import definition_pb2, methods
+from cosmodrome_proto import definition_pb2, methods, service_pb2
 
 CONTROL = "cosmodrome.v1.Control"
 ADMIN = "apache.rocketmq.v2.Admin"
 MESSAGING = "apache.rocketmq.v2.MessagingService"
 TIMEOUT_S = 10.0
+ACCESS_KEY, SECRET_KEY = "COSMODROME_ACCESS_KEY", "COSMODROME_SECRET_KEY"
 
 Endpoint = Annotated[
     str,
@@ -25,6 +28,20 @@ Endpoint = Annotated[
     ),
 ]
 DEFAULT_ENDPOINT = "127.0.0.1:8081"
+AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON array, for scripts")]
+
+# What gRPC says when there is no connection, and what that means to whoever typed the command.
+_REASONS = {
+    "Connection refused": "nobody listens there. Is the broker running? --endpoint or "
+    "COSMODROME_ENDPOINT says where it is",
+    "hostname lookup": "there is no such host",
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is not trusted. COSMODROME_CA names the file "
+    "of its authority; a broker that made its own certificate keeps it in its data directory",
+    "Failed parsing HTTP/2": "what listens there does not speak gRPC. Is it the metrics port?",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS: leave https:// out",
+    "Handshake read failed": "it hung up on TLS: leave https:// out if it speaks none",
+    "Socket closed": "it hung up. If it takes TLS only, write https://HOST:PORT",
+}
 
 Response = TypeVar("Response", bound=Message)
 
@@ -40,11 +57,32 @@ def call(endpoint: str, service: str, name: str, request: Message) -> Message:
                 response_deserializer=method.response.FromString,
             )(request, timeout=TIMEOUT_S, metadata=metadata())
     except grpc.RpcError as error:
-        _refuse(f"no answer from {endpoint}: {error.code().name.lower()}: {error.details()}")
-    status = getattr(response, "status", None)
-    if status is not None and status.code != definition_pb2.OK:
-        _refuse(f"{definition_pb2.Code.Name(status.code)}: {status.message}")
+        refuse(_told(endpoint, service, error))
+    if (status := getattr(response, "status", None)) is not None:
+        _check(status)
     return response
+
+
+def pull(endpoint: str, request: service_pb2.PullMessageRequest) -> list[definition_pb2.Message]:
+    """Read messages of a queue at an offset; exits like `call`."""
+    method = next(m for m in methods(MESSAGING) if m.name == "PullMessage")
+    messages: list[definition_pb2.Message] = []
+    try:
+        with _channel(endpoint) as channel:
+            answers = channel.unary_stream(
+                method.path,
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.response.FromString,
+            )(request, timeout=TIMEOUT_S, metadata=metadata())
+            for answer in iter(answers):
+                kind = answer.WhichOneof("content")
+                if kind == "status":
+                    _check(answer.status)
+                elif kind == "message":
+                    messages.append(answer.message)
+    except grpc.RpcError as error:
+        refuse(_told(endpoint, MESSAGING, error))
+    return messages
 
 
 def control(endpoint: str, name: str, request: Message, expected: type[Response]) -> Response:
@@ -57,8 +95,8 @@ def control(endpoint: str, name: str, request: Message, expected: type[Response]
 def metadata() -> tuple[tuple[str, str], ...]:
     """The headers of a call, signed when COSMODROME_ACCESS_KEY and _SECRET_KEY are set."""
     headers = [("x-mq-client-id", f"cosmodrome-cli@{os.getpid()}"), ("x-mq-language", "PYTHON")]
-    access_key = os.environ.get("COSMODROME_ACCESS_KEY", "")
-    secret_key = os.environ.get("COSMODROME_SECRET_KEY", "")
+    access_key = os.environ.get(ACCESS_KEY, "")
+    secret_key = os.environ.get(SECRET_KEY, "")
     if access_key:
         moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
         signature = hmac.new(secret_key.encode(), moment.encode(), hashlib.sha1).hexdigest()
@@ -70,18 +108,41 @@ def metadata() -> tuple[tuple[str, str], ...]:
     return tuple(headers)
 
 
-def table(header: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
-    """Print rows under a header, in columns."""
-    text = [tuple(map(str, row)) for row in (header, *rows)]
+def table(
+    header: tuple[str, ...], rows: Iterable[tuple[object, ...]], *, as_json: bool = False
+) -> None:
+    """Print rows under a header in columns, None as `-`; or as JSON objects."""
+    if as_json:
+        keys = [name.lower().replace(" ", "_") for name in header]
+        print_json([dict(zip(keys, row, strict=True)) for row in rows])
+        return
+    text = [tuple("-" if cell is None else str(cell) for cell in row) for row in (header, *rows)]
     widths = [max(len(row[column]) for row in text) for column in range(len(header))]
     for row in text:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         typer.echo("  ".join(cells).rstrip())
 
 
+def print_json(values: list[dict[str, object]]) -> None:
+    """Print a JSON array."""
+    typer.echo(json.dumps(values, indent=2, ensure_ascii=False))
+
+
 def new_app(purpose: str) -> typer.Typer:
-    """A group of commands that prints errors plainly."""
-    return typer.Typer(help=purpose, no_args_is_help=True, pretty_exceptions_enable=False)
+    """A group of commands; help and errors are plain text, as those of `serve` are."""
+    return typer.Typer(
+        help=purpose,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
+
+
+def refuse(words: str) -> NoReturn:
+    """Say why not on standard error, and exit with 1."""
+    typer.echo(f"cosmodrome: {words}", err=True)
+    sys.exit(1)
 
 
 def _channel(endpoint: str) -> grpc.Channel:
@@ -95,6 +156,21 @@ def _channel(endpoint: str) -> grpc.Channel:
     return grpc.insecure_channel(endpoint.removeprefix("http://"))
 
 
-def _refuse(words: str) -> NoReturn:
-    typer.echo(f"cosmodrome: {words}", err=True)
-    sys.exit(1)
+def _check(status: definition_pb2.Status) -> None:
+    if status.code != definition_pb2.OK:
+        hint = ""
+        if status.code == definition_pb2.UNAUTHORIZED and not os.environ.get(ACCESS_KEY):
+            hint = f" ({ACCESS_KEY} and {SECRET_KEY} sign the call)"
+        refuse(f"{definition_pb2.Code.Name(status.code)}: {status.message}{hint}")
+
+
+def _told(endpoint: str, service: str, error: grpc.RpcError) -> str:
+    code, details = error.code(), error.details() or ""
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return f"{endpoint} does not know {service}: is it a Cosmodrome broker?"
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return f"{endpoint} did not answer within {TIMEOUT_S:.0f} s"
+    for sign, meaning in _REASONS.items():
+        if sign in details:
+            return f"no answer from {endpoint}: {meaning}"
+    return f"no answer from {endpoint}: {code.name.lower()}: {details}"

@@ -1,18 +1,31 @@
-"""`cosmodrome dlq`: move dead letters back where they came from."""
+"""`cosmodrome dlq`: look at dead letters, and move them back where they came from."""
 
 from typing import Annotated
 
 import typer
 
 from cosmodrome_proto import control_pb2 as wire
-from cosmodrome_server.cli.connect import DEFAULT_ENDPOINT, Endpoint, control, new_app, table
+from cosmodrome_proto import definition_pb2, service_pb2
+from cosmodrome_server.cli.connect import (
+    DEFAULT_ENDPOINT,
+    AsJson,
+    Endpoint,
+    control,
+    new_app,
+    pull,
+    table,
+)
+from cosmodrome_server.cli.shown import show_messages
 
-app = new_app("List and redrive dead letters.")
+app = new_app("List, show, redrive dead letters.")
 PREFIX = "%DLQ%"
 
 
 @app.command("list")
-def list_dead_letters(endpoint: Endpoint = DEFAULT_ENDPOINT) -> None:
+def list_dead_letters(
+    as_json: AsJson = False,  # noqa: FBT002
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+) -> None:
     """List the groups that have dead letters, and how many."""
     request = wire.ListTopicsRequest(prefix=PREFIX)
     found = control(endpoint, "ListTopics", request, wire.ListTopicsResponse)
@@ -25,7 +38,37 @@ def list_dead_letters(endpoint: Endpoint = DEFAULT_ENDPOINT) -> None:
             )
             for state in found.topics
         ],
+        as_json=as_json,
     )
+
+
+@app.command()
+def show(
+    group: Annotated[str, typer.Argument(help="The group whose dead letters to show")],
+    most: Annotated[int, typer.Option("--max", help="How many at most")] = 10,
+    as_json: AsJson = False,  # noqa: FBT002
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+) -> None:
+    """Show dead letters whole, oldest first; hides and moves nothing."""
+    request = wire.ListTopicsRequest(prefix=PREFIX + group)
+    found = control(endpoint, "ListTopics", request, wire.ListTopicsResponse)
+    letters: list[definition_pb2.Message] = []
+    for state in found.topics:
+        for queue in state.queues if state.topic.name == PREFIX + group else ():
+            held = min(most - len(letters), queue.max_offset - queue.min_offset)
+            letters += _pulled(endpoint, group, queue, held) if held > 0 else []
+    show_messages(letters, as_json=as_json)
+
+
+def _pulled(
+    endpoint: str, group: str, queue: wire.QueueState, most: int
+) -> list[definition_pb2.Message]:
+    request = service_pb2.PullMessageRequest(offset=queue.min_offset, batch_size=most)
+    request.group.name = group
+    request.message_queue.topic.name, request.message_queue.id = PREFIX + group, queue.queue_id
+    request.filter_expression.expression = "*"
+    request.long_polling_timeout.seconds = 0
+    return pull(endpoint, request)
 
 
 @app.command()

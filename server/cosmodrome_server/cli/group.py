@@ -5,7 +5,15 @@ from typing import Annotated
 import typer
 
 from cosmodrome_proto import control_pb2 as wire
-from cosmodrome_server.cli.connect import DEFAULT_ENDPOINT, Endpoint, control, new_app, table
+from cosmodrome_server.cli.connect import (
+    DEFAULT_ENDPOINT,
+    AsJson,
+    Endpoint,
+    control,
+    new_app,
+    refuse,
+    table,
+)
 from cosmodrome_server.cli.units import epoch_ms, milliseconds, moment
 
 app = new_app("Create, list, show, delete consumer groups.")
@@ -47,6 +55,7 @@ def create(  # noqa: PLR0913, PLR0917 - one option per property of a group
 @app.command("list")
 def list_groups(
     prefix: Annotated[str, typer.Option(help="Only names that begin so")] = "",
+    as_json: AsJson = False,  # noqa: FBT002
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """List groups with how far behind they are."""
@@ -65,23 +74,29 @@ def list_groups(
             )
             for state in found.groups
         ],
+        as_json=as_json,
     )
 
 
 @app.command()
-def show(name: Name, endpoint: Endpoint = DEFAULT_ENDPOINT) -> None:
+def show(
+    name: Name,
+    as_json: AsJson = False,  # noqa: FBT002
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+) -> None:
     """Show one group and its progress, topic by topic."""
     request = wire.ListGroupsRequest(prefix=name, lag=True)
     found = control(endpoint, "ListGroups", request, wire.ListGroupsResponse)
     state = next((s for s in found.groups if s.group.name == name), None)
     if state is None:
-        typer.echo(f"cosmodrome: there is no group {name}", err=True)
-        raise typer.Exit(1)
-    order = "fifo" if state.group.fifo else "standard"
-    typer.echo(f"{name}: {order}, {state.group.max_attempts} attempts")
+        refuse(f"there is no consumer group {name}")
+    if not as_json:
+        order = "fifo" if state.group.fifo else "standard"
+        typer.echo(f"{name}: {order}, {state.group.max_attempts} attempts")
     table(
         ("TOPIC", "READY", "IN FLIGHT", "OLDEST"),
         [(p.topic, p.ready, p.inflight, moment(p.oldest_unconsumed)) for p in state.progress],
+        as_json=as_json,
     )
 
 

@@ -1,4 +1,4 @@
-"""`cosmodrome message`: send one, find some."""
+"""`cosmodrome message`: send one, find some, show one whole."""
 
 import sys
 import uuid
@@ -11,24 +11,27 @@ from cosmodrome_server.cli.connect import (
     ADMIN,
     DEFAULT_ENDPOINT,
     MESSAGING,
+    AsJson,
     Endpoint,
     call,
     new_app,
     table,
 )
-from cosmodrome_server.cli.units import moment
+from cosmodrome_server.cli.shown import show_messages
+from cosmodrome_server.cli.units import milliseconds, moment
 
 app = new_app("Send, find and show messages.")
 Topic = Annotated[str, typer.Argument(help="The topic")]
 
 
 @app.command()
-def send(
+def send(  # noqa: PLR0913, PLR0917 - one option per property of a message
     topic: Topic,
     body: Annotated[str, typer.Argument(help="The body; - reads standard input")],
     tag: Annotated[str, typer.Option(help="Its tag")] = "",
     key: Annotated[list[str] | None, typer.Option(help="A message key; may be repeated")] = None,
     group: Annotated[str, typer.Option(help="Its message group (FIFO topics)")] = "",
+    delay: Annotated[str, typer.Option(help="Deliver it this much later: 10s, 5m, 2h")] = "",
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """Send one message."""
@@ -42,6 +45,9 @@ def send(
         system.tag = tag
     if group:
         system.message_group = group
+    if delay:
+        due_ms = system.born_timestamp.ToMilliseconds() + milliseconds(delay)
+        system.delivery_timestamp.FromMilliseconds(due_ms)
     request = service_pb2.SendMessageRequest(messages=[message])
     answer = call(endpoint, MESSAGING, "SendMessage", request)
     assert isinstance(answer, service_pb2.SendMessageResponse)
@@ -54,20 +60,17 @@ def find(
     message_id: Annotated[str, typer.Option("--id", help="A message id")] = "",
     key: Annotated[str, typer.Option(help="A message key")] = "",
     most: Annotated[int, typer.Option("--max", help="How many at most")] = 32,
+    as_json: AsJson = False,  # noqa: FBT002
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """Find messages by id or key."""
-    request = admin_pb2.ListMessageRequest(
-        topic=definition_pb2.Resource(name=topic), max_message_nums=most
-    )
+    request = admin_pb2.ListMessageRequest(max_message_nums=most)
     if message_id:
         request.message_id = message_id
     elif key:
         request.message_key = key
     else:
         raise typer.BadParameter("give --id or --key")
-    answer = call(endpoint, ADMIN, "QueryMessage", request)
-    assert isinstance(answer, admin_pb2.ListMessageResponse)
     table(
         ("MESSAGE", "QUEUE", "OFFSET", "STORED", "TAG", "KEYS", "BYTES"),
         [
@@ -80,6 +83,28 @@ def find(
                 " ".join(m.system_properties.keys),
                 len(m.body),
             )
-            for m in answer.messages
+            for m in _query(endpoint, topic, request)
         ],
+        as_json=as_json,
     )
+
+
+@app.command()
+def show(
+    topic: Topic,
+    message_id: Annotated[str, typer.Argument(help="A message id")],
+    as_json: AsJson = False,  # noqa: FBT002
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+) -> None:
+    """Show one message whole, with its properties and its body."""
+    request = admin_pb2.ListMessageRequest(message_id=message_id, max_message_nums=1)
+    show_messages(_query(endpoint, topic, request), as_json=as_json)
+
+
+def _query(
+    endpoint: str, topic: str, request: admin_pb2.ListMessageRequest
+) -> list[definition_pb2.Message]:
+    request.topic.name = topic
+    answer = call(endpoint, ADMIN, "QueryMessage", request)
+    assert isinstance(answer, admin_pb2.ListMessageResponse)
+    return list(answer.messages)

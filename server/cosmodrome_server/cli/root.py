@@ -1,6 +1,6 @@
 """The commands: `serve` starts a broker, the rest speaks to a running one or to its files.
 
-    cosmodrome serve [--dev] [--data DIR] [--port 8081] [--set area.key=value]
+    cosmodrome serve [--dev] [--data DIR | --temporary] [--port 8081] [--set area.key=value]
     cosmodrome topic|group|offset|dlq|scheduled|transaction|message|user|acl …   over the wire
     cosmodrome store check|dump|rebuild                                         on a stopped broker
     cosmodrome config|version
@@ -10,6 +10,7 @@ imported when they are called: `serve` is to be ready within 300 ms of its start
 """
 
 import importlib
+import os
 import sys
 
 from cosmodrome_server import __version__
@@ -36,8 +37,8 @@ USAGE = f"""usage: cosmodrome COMMAND …
   serve        start a broker (--dev creates topics and groups on first use)
   topic        create, list, show, delete topics
   group        create, list, show, delete consumer groups
-  offset       show and reset the progress of a group
-  dlq          list and redrive dead letters
+  offset       move a group on a topic
+  dlq          list, show and redrive dead letters
   scheduled    list and recall delayed messages
   transaction  list and end half messages
   message      send, find and show messages
@@ -63,10 +64,13 @@ def run(arguments: list[str] | None = None) -> None:
     elif command in GROUPS:
         _run_group(command, rest)
     else:
-        sys.exit(f"cosmodrome has no command {command}\n\n{USAGE}")
+        sys.stderr.write(f"cosmodrome has no command {command}\n\n{USAGE}\n")
+        sys.exit(2)
 
 
 def _run_group(command: str, rest: list[str]) -> None:
+    # gRPC reads this when it is loaded; its own lines would stand before what we say of an error.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         app = importlib.import_module(GROUPS[command]).app
     except ModuleNotFoundError as error:

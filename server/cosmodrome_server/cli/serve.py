@@ -28,6 +28,15 @@ FLAGS = {
 def serve_from(arguments: list[str], *, show_only: bool = False) -> int:
     """Serve until a signal, or only print the settings; returns the exit code."""
     flags = _parser(show_only=show_only).parse_args(arguments)
+    if not flags.temporary:
+        return _serve(flags, show_only=show_only)
+    import tempfile  # noqa: PLC0415 - 5 ms that only those who ask for it pay
+
+    with tempfile.TemporaryDirectory(prefix="cosmodrome-") as flags.data:
+        return _serve(flags, show_only=show_only)
+
+
+def _serve(flags: argparse.Namespace, *, show_only: bool) -> int:
     try:
         chosen = settings.load(flags.config, overrides=_overrides(flags))
     except settings.ConfigError as error:
@@ -49,15 +58,23 @@ def _parser(*, show_only: bool) -> argparse.ArgumentParser:
         description="Print every setting." if show_only else "Start a broker.",
         epilog="Later wins: the file, the environment (COSMODROME_AREA_KEY), flags.",
     )
-    parser.add_argument("--config", type=Path, help="TOML file with settings")
-    parser.add_argument("--data", help="data directory (server.data)")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="TOML file with settings")
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--data", metavar="DIR", help="data directory (server.data)")
+    place.add_argument(
+        "--temporary",
+        action="store_true",
+        help="keep data in a temporary directory, removed at the end: for tests",
+    )
     parser.add_argument("--host", help="address to listen on (server.host)")
     parser.add_argument("--port", help="port for clients, 0 for any (server.port)")
-    parser.add_argument("--metrics-port", help="port for /metrics, 0 for any")
+    parser.add_argument("--metrics-port", metavar="PORT", help="port for /metrics, 0 for any")
     parser.add_argument("--front", help="gate, grpcio or auto (server.front)")
     parser.add_argument("--tls", help="auto, required or off (tls.mode)")
-    parser.add_argument("--durability", help="sync, interval:N or os (store.durability)")
-    parser.add_argument("--log-level", help="debug, info, warning or error")
+    parser.add_argument(
+        "--durability", metavar="WHEN", help="sync, interval:N or os (store.durability)"
+    )
+    parser.add_argument("--log-level", metavar="LEVEL", help="debug, info, warning or error")
     parser.add_argument(
         "--dev",
         action="store_true",

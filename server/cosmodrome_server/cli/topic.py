@@ -5,7 +5,15 @@ from typing import Annotated
 import typer
 
 from cosmodrome_proto import control_pb2 as wire
-from cosmodrome_server.cli.connect import DEFAULT_ENDPOINT, Endpoint, control, new_app, table
+from cosmodrome_server.cli.connect import (
+    DEFAULT_ENDPOINT,
+    AsJson,
+    Endpoint,
+    control,
+    new_app,
+    refuse,
+    table,
+)
 from cosmodrome_server.cli.units import milliseconds, moment
 
 app = new_app("Create, list, show, delete topics.")
@@ -38,6 +46,7 @@ def create(
 @app.command("list")
 def list_topics(
     prefix: Annotated[str, typer.Option(help="Only names that begin so")] = "",
+    as_json: AsJson = False,  # noqa: FBT002
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """List topics with what they hold."""
@@ -54,27 +63,33 @@ def list_topics(
             )
             for state in found.topics
         ],
+        as_json=as_json,
     )
 
 
 @app.command()
-def show(name: Name, endpoint: Endpoint = DEFAULT_ENDPOINT) -> None:
+def show(
+    name: Name,
+    as_json: AsJson = False,  # noqa: FBT002
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+) -> None:
     """Show one topic and the offsets of its queues."""
     request = wire.ListTopicsRequest(prefix=name)
     found = control(endpoint, "ListTopics", request, wire.ListTopicsResponse)
     state = next((s for s in found.topics if s.topic.name == name), None)
     if state is None:
-        typer.echo(f"cosmodrome: there is no topic {name}", err=True)
-        raise typer.Exit(1)
-    typer.echo(f"{name}: {state.topic.type.lower()}, created {moment(state.topic.created)}")
-    for key, value in sorted(state.topic.attributes.items()):
-        typer.echo(f"  {key} = {value}")
+        refuse(f"there is no topic {name}")
+    if not as_json:
+        typer.echo(f"{name}: {state.topic.type.lower()}, created {moment(state.topic.created)}")
+        for key, value in sorted(state.topic.attributes.items()):
+            typer.echo(f"  {key} = {value}")
     table(
         ("QUEUE", "FIRST", "NEXT", "MESSAGES"),
         [
             (q.queue_id, q.min_offset, q.max_offset, q.max_offset - q.min_offset)
             for q in state.queues
         ],
+        as_json=as_json,
     )
 
 

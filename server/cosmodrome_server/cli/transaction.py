@@ -9,6 +9,7 @@ from cosmodrome_proto import definition_pb2, service_pb2
 from cosmodrome_server.cli.connect import (
     DEFAULT_ENDPOINT,
     MESSAGING,
+    AsJson,
     Endpoint,
     call,
     control,
@@ -24,6 +25,7 @@ app = new_app("List and end half messages.")
 def list_transactions(
     topic: Annotated[str, typer.Option(help="Only of this topic")] = "",
     most: Annotated[int, typer.Option("--max", help="How many at most")] = 100,
+    as_json: AsJson = False,  # noqa: FBT002
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """List half messages, oldest first; parked ones are no longer checked."""
@@ -41,6 +43,7 @@ def list_transactions(
             )
             for t in found.transactions
         ],
+        as_json=as_json,
     )
 
 

@@ -35,8 +35,8 @@ def epoch_ms(text: str) -> int:
         raise typer.BadParameter(f"{text!r} is no moment; write 2026-11-21T04:00:00Z") from error
 
 
-def moment(timestamp: Timestamp) -> str:
-    """Write a timestamp in UTC to the second, `-` for none."""
+def moment(timestamp: Timestamp) -> str | None:
+    """Write a timestamp in UTC to the second; None for none."""
     if not timestamp.seconds:
-        return "-"
+        return None
     return datetime.fromtimestamp(timestamp.seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

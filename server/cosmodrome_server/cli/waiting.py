@@ -9,6 +9,7 @@ from cosmodrome_proto import definition_pb2, service_pb2
 from cosmodrome_server.cli.connect import (
     DEFAULT_ENDPOINT,
     MESSAGING,
+    AsJson,
     Endpoint,
     call,
     control,
@@ -24,6 +25,7 @@ app = new_app("List and recall delayed messages.")
 def list_scheduled(
     topic: Annotated[str, typer.Option(help="Only of this topic")] = "",
     most: Annotated[int, typer.Option("--max", help="How many at most")] = 100,
+    as_json: AsJson = False,  # noqa: FBT002
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """List delayed messages, soonest first."""
@@ -32,6 +34,7 @@ def list_scheduled(
     table(
         ("DUE", "TOPIC", "MESSAGE", "RECALL HANDLE"),
         [(moment(m.delivery), m.topic, m.message_id, m.recall_handle) for m in found.messages],
+        as_json=as_json,
     )
 
 

@@ -116,7 +116,7 @@ class Catalogue:
         """Look a topic up; raises TopicNotFound."""
         found = self.topics.get(name)
         if found is None:
-            raise TopicNotFound(f"topic {name} does not exist; create it or set auto_create")
+            raise TopicNotFound(f"topic {name} does not exist; create it or set topics.auto_create")
         return found
 
     def group(self, name: str) -> GroupState:
@@ -124,7 +124,7 @@ class Catalogue:
         found = self.groups.get(name)
         if found is None:
             raise ConsumerGroupNotFound(
-                f"consumer group {name} does not exist; create it or set auto_create"
+                f"consumer group {name} does not exist; create it or set topics.auto_create"
             )
         return found
 

@@ -7,7 +7,7 @@ makes it again from the log. All of them need the log to themselves: they take i
     cosmodrome store check | dump | rebuild
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -94,10 +94,11 @@ def check(data: Path) -> CheckReport:
 
     Raises:
         StoreLocked: The broker runs.
-        OSError: There is no such directory, or it cannot be read.
+        FileNotFoundError: That is no data directory.
+        OSError: It cannot be read.
     """
     files = OsFiles()
-    unlock = files.lock(data / LOCK_NAME)
+    unlock = _lock(files, data)
     try:
         report = check_log(files, data / SHARD_NAME)
         _check_checkpoint(data / SHARD_NAME, report)
@@ -120,10 +121,11 @@ def dump(data: Path, first_segment: int = 0) -> Iterator[DumpedRecord]:
 
     Raises:
         StoreLocked: The broker runs.
-        OSError: There is no such directory, or it cannot be read.
+        FileNotFoundError: That is no data directory.
+        OSError: It cannot be read.
     """
     files = OsFiles()
-    unlock = files.lock(data / LOCK_NAME)
+    unlock = _lock(files, data)
     directory = data / SHARD_NAME
     try:
         for header in segment.named(files.names(directory)):
@@ -133,6 +135,13 @@ def dump(data: Path, first_segment: int = 0) -> Iterator[DumpedRecord]:
                         yield DumpedRecord(found.header.lsn, record)
     finally:
         unlock()
+
+
+def _lock(files: OsFiles, data: Path) -> Callable[[], None]:
+    """Take the lock of a data directory; a wrong folder is neither written to nor called whole."""
+    if not (data / SHARD_NAME).is_dir():
+        raise FileNotFoundError(f"{data} holds no data of a broker (no {SHARD_NAME} in it)")
+    return files.lock(data / LOCK_NAME)
 
 
 def rebuild(data: Path) -> list[str]:
@@ -145,10 +154,11 @@ def rebuild(data: Path) -> list[str]:
         StoreLocked: The broker runs.
         CorruptFrame: The first segment's snapshot is damaged: what is derived is then the only
             copy of the state before it, and stays.
-        OSError: There is no such directory, or it cannot be changed.
+        FileNotFoundError: That is no data directory.
+        OSError: It cannot be changed.
     """
     files = OsFiles()
-    unlock = files.lock(data / LOCK_NAME)
+    unlock = _lock(files, data)
     directory = data / SHARD_NAME
     try:
         names = files.names(directory)

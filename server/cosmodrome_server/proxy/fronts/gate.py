@@ -79,7 +79,8 @@ class GateFront:
             self._server = self._listen()
         except OSError as error:
             raise OSError(
-                error.errno, f"cannot listen on {host}:{port}: {error.strerror or error}"
+                f"cannot listen on {host}:{port}: {error.strerror or error}; "
+                "choose another server.port or server.host"
             ) from error
         self._address = (host, self._server.addresses[0][1])
         self._loop.add_reader(self._server.fileno(), self._turn)

@@ -95,7 +95,10 @@ class GrpcioFront:
             assert self._certificates is not None, "tls needs certificates"
             return self._server.add_secure_port(where, _credentials(self._certificates))
         except RuntimeError as error:
-            raise OSError(f"cannot listen on {where}: is another server there?") from error
+            raise OSError(
+                f"cannot listen on {where}: is another server there? "
+                "choose another server.port or server.host"
+            ) from error
 
     def _peer_of(self, address: str) -> str:
         """The client's own address, also when it came through the splitter."""

@@ -2,7 +2,7 @@
 
 from cosmodrome_proto import control_pb2 as wire
 from cosmodrome_proto import definition_pb2 as pb
-from cosmodrome_server.errors import BadRequest
+from cosmodrome_server.errors import BadRequest, ConsumerGroupNotFound, TopicNotFound
 from cosmodrome_server.proxy.context import Context
 from cosmodrome_server.proxy.convert import timestamp_ms
 from cosmodrome_server.proxy.front import Call
@@ -19,8 +19,12 @@ def reset_offset(
         BadRequest: No target, no such queue, or an offset for all queues at once.
         IllegalOffset: An offset the queue does not hold.
     """
-    topic = context.broker.topic(request.topic)
-    context.broker.group(request.group)
+    # Looked for in the lists: a typing error must not create what it names (topics.auto_create).
+    topic = next((t for t in context.broker.topics() if t.name == request.topic), None)
+    if topic is None:
+        raise TopicNotFound(f"there is no topic {request.topic}")
+    if all(group.name != request.group for group in context.broker.groups()):
+        raise ConsumerGroupNotFound(f"there is no consumer group {request.group}")
     has_queue = request.HasField("queue_id")
     if request.WhichOneof("target") == "offset" and not has_queue:
         raise BadRequest("an offset is one of one queue: name queue_id, or give a time")

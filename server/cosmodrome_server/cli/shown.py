@@ -1,0 +1,59 @@
+"""A message as people and scripts read it: what is set, then properties, then the body."""
+
+import base64
+import zlib
+
+import typer
+
+from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_server.cli.connect import print_json
+from cosmodrome_server.cli.units import moment
+
+# zlib or gzip, whichever the header says.
+_EITHER_HEADER = zlib.MAX_WBITS | 32
+
+
+def show_messages(messages: list[pb.Message], *, as_json: bool) -> None:
+    """Print messages whole, one after another or as a JSON array."""
+    if as_json:
+        print_json([_fields(message) for message in messages])
+        return
+    for number, message in enumerate(messages):
+        if number:
+            typer.echo("")
+        for name, value in _fields(message).items():
+            typer.echo(f"{name:<20}{' '.join(value) if isinstance(value, list) else value}")
+
+
+def _fields(message: pb.Message) -> dict[str, object]:
+    """What is set of a message, by name; a body that is no text is base64."""
+    system = message.system_properties
+    found: dict[str, object] = {
+        "message": system.message_id,
+        "topic": message.topic.name,
+        "type": pb.MessageType.Name(system.message_type).lower(),
+        "queue": system.queue_id,
+        "offset": system.queue_offset,
+        "tag": system.tag,
+        "keys": list(system.keys),
+        "message_group": system.message_group,
+        "born": moment(system.born_timestamp),
+        "stored": moment(system.store_timestamp),
+        "delivery": moment(system.delivery_timestamp),
+        "attempt": system.delivery_attempt,
+        "origin_topic": system.dead_letter_queue.topic,
+        "origin_message": system.dead_letter_queue.message_id,
+    }
+    kept = {name: value for name, value in found.items() if value or name in {"queue", "offset"}}
+    properties = {f"property {k}": v for k, v in sorted(message.user_properties.items())}
+    return {**kept, **properties, **_body(message)}
+
+
+def _body(message: pb.Message) -> dict[str, str]:
+    body = message.body
+    try:
+        if message.system_properties.body_encoding == pb.GZIP:
+            body = zlib.decompress(body, _EITHER_HEADER)
+        return {"body": body.decode()}
+    except (UnicodeDecodeError, zlib.error):
+        return {"body_base64": base64.b64encode(body).decode()}

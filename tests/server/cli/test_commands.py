@@ -1,0 +1,164 @@
+"""What the commands print, as text and as JSON, and how they fail, against a broker that runs."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cosmodrome import Message
+from cosmodrome.sync import Producer, SimpleConsumer
+from cosmodrome.testing import TestBroker
+from cosmodrome_server.cli.root import run
+
+Cli = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[TestBroker]:
+    with TestBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def cli(
+    broker: TestBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Cli:
+    """Runs a command; returns what it printed, or fails where its exit code is another."""
+    monkeypatch.setenv("COSMODROME_ENDPOINT", broker.endpoint)
+
+    def command(*words: str, code: int = 0) -> str:
+        with pytest.raises(SystemExit) as ended:
+            run(list(words))
+        told = capsys.readouterr()
+        assert (ended.value.code or 0) == code, told
+        assert bool(told.err) == bool(code), told
+        return told.err if code else told.out
+
+    return command
+
+
+def test_a_topic_is_created_listed_shown_and_deleted(cli: Cli) -> None:
+    assert cli("topic", "create", "shown", "--queues", "2") == "topic shown: normal, 2 queues\n"
+    assert "shown  normal  2       0" in cli("topic", "list", "--prefix", "shown")
+    assert json.loads(cli("topic", "list", "--prefix", "shown", "--json")) == [
+        {"topic": "shown", "type": "normal", "queues": 2, "messages": 0}
+    ]
+    assert [row["next"] for row in json.loads(cli("topic", "show", "shown", "--json"))] == [0, 0]
+    cli("topic", "delete", "shown", "--yes")
+    assert json.loads(cli("topic", "list", "--prefix", "shown", "--json")) == []
+    assert "there is no topic shown" in cli("topic", "show", "shown", code=1)
+
+
+def test_a_group_says_how_far_it_is_behind(cli: Cli) -> None:
+    cli("group", "create", "late", "--max-attempts", "3", "--backoff", "1s,5s")
+    (told,) = json.loads(cli("group", "list", "--prefix", "late", "--json"))
+    assert (told["group"], told["attempts"], told["in_flight"]) == ("late", 3, 0)
+    assert cli("group", "show", "late").startswith("late: standard, 3 attempts\n")
+    assert "there is no consumer group never" in cli("group", "show", "never", code=1)
+
+
+def test_a_message_is_sent_found_and_shown_whole(cli: Cli) -> None:
+    cli("message", "send", "notes", "Grüße", "--tag", "a", "--key", "k1", "--key", "k2")
+    (found,) = json.loads(cli("message", "find", "notes", "--key", "k2", "--json"))
+    shown = cli("message", "show", "notes", found["message"])
+    assert "keys                k1 k2\n" in shown
+    assert "body                Grüße\n" in shown
+    assert "MESSAGE_NOT_FOUND" in cli("message", "show", "notes", "0" * 32, code=1)
+    assert "give --id or --key" in cli("message", "find", "notes", code=2)
+
+
+def test_a_body_that_was_packed_is_shown_unpacked_and_one_that_is_no_text_as_base64(
+    cli: Cli, broker: TestBroker
+) -> None:
+    with Producer(broker.endpoint, topics=["bodies"], compress_above=10) as producer:
+        packed = producer.send(Message("bodies", b"long " * 20, properties={"colour": "red"}))
+        binary = producer.send(Message("bodies", b"\xff\x00"))
+    (first,) = json.loads(cli("message", "show", "bodies", packed.message_id, "--json"))
+    assert (first["body"], first["property colour"]) == ("long " * 20, "red")
+    (second,) = json.loads(cli("message", "show", "bodies", binary.message_id, "--json"))
+    assert second["body_base64"] == "/wA="
+
+
+def test_a_delayed_message_is_sent_listed_and_recalled(cli: Cli) -> None:
+    cli("topic", "create", "later", "--type", "delay")
+    cli("message", "send", "later", "x", "--delay", "2h")
+    (waiting,) = json.loads(cli("scheduled", "list", "--topic", "later", "--json"))
+    assert waiting["topic"] == "later"
+    assert "is recalled" in cli("scheduled", "recall", "later", waiting["recall_handle"])
+    assert "is no duration" in cli("message", "send", "later", "x", "--delay", "soon", code=2)
+
+
+def test_dead_letters_are_listed_shown_and_sent_back(cli: Cli, broker: TestBroker) -> None:
+    cli("group", "create", "strict", "--max-attempts", "1")
+    cli("message", "send", "bills", "poison", "--key", "42")
+    with SimpleConsumer(broker.endpoint, group="strict", subscriptions={"bills": "*"}) as consumer:
+        (message,) = consumer.receive()
+        # The last attempt is over: the broker moves it to the dead letters in the same frame.
+        consumer.change_invisible_duration(message, 0)
+    assert {"group": "strict", "dead_letters": 1} in json.loads(cli("dlq", "list", "--json"))
+    (letter,) = json.loads(cli("dlq", "show", "strict", "--json"))
+    assert (letter["body"], letter["origin_topic"]) == ("poison", "bills")
+    assert "1 dead letters of strict would go back" in cli("dlq", "redrive", "strict", "--dry-run")
+    assert "1 dead letters of strict went back, 0" in cli("dlq", "redrive", "strict")
+    assert json.loads(cli("dlq", "show", "nobody", "--json")) == []
+
+
+def test_a_reset_creates_neither_the_topic_nor_the_group_it_does_not_find(cli: Cli) -> None:
+    cli("topic", "create", "there")
+    cli("group", "create", "there")
+    assert "there is no topic tyop" in cli("offset", "reset", "there", "tyop", "--to=last", code=1)
+    told = cli("offset", "reset", "tyop", "there", "--to", "last", code=1)
+    assert "there is no consumer group tyop" in told
+    assert json.loads(cli("topic", "list", "--prefix", "tyop", "--json")) == []
+    assert json.loads(cli("group", "list", "--prefix", "tyop", "--json")) == []
+    assert "0      0" in cli("offset", "reset", "there", "there", "--to", "first")
+
+
+def test_users_need_a_secret_and_rules_are_explained(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "set COSMODROME_NEW_SECRET" in cli("user", "create", "clerk", code=2)
+    monkeypatch.setenv("COSMODROME_NEW_SECRET", "s3cret")
+    cli("user", "create", "clerk")
+    assert {"user": "clerk", "type": "normal", "state": "enabled"} in json.loads(
+        cli("user", "list", "--json")
+    )
+    cli("acl", "allow", "clerk", "sub", "Topic:orders")
+    (rule,) = json.loads(cli("acl", "list", "--user", "clerk", "--json"))
+    assert (rule["decision"], rule["from"]) == ("allow", "anywhere")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "words"),
+    [
+        ("127.0.0.1:1", "nobody listens there"),
+        ("no-such-host.invalid:8081", "there is no such host"),
+    ],
+)
+def test_a_broker_that_is_not_there_is_said_in_plain_words(
+    cli: Cli, endpoint: str, words: str
+) -> None:
+    assert words in cli("topic", "list", "--endpoint", endpoint, code=1)
+
+
+def test_a_certificate_that_is_not_trusted_is_said_in_plain_words(
+    cli: Cli, broker: TestBroker
+) -> None:
+    with TestBroker(settings={"tls.mode": "auto"}) as own:
+        told = cli("topic", "list", "--endpoint", f"https://{own.endpoint}", code=1)
+    assert "COSMODROME_CA" in told
+    told = cli("topic", "list", "--endpoint", f"https://{broker.endpoint}", code=1)
+    assert "leave https:// out" in told
+
+
+def test_a_command_that_does_not_exist_is_a_usage_error(cli: Cli) -> None:
+    assert "no command topics" in cli("topics", code=2)
+
+
+@pytest.mark.parametrize("command", ["check", "dump", "rebuild"])
+def test_a_folder_that_is_no_brokers_is_neither_called_whole_nor_written_to(
+    cli: Cli, tmp_path: Path, command: str
+) -> None:
+    assert "holds no data of a broker" in cli("store", command, "--data", str(tmp_path), code=1)
+    assert list(tmp_path.iterdir()) == []
