@@ -42,6 +42,7 @@ from cosmodrome_server.proxy.security.guard import Guard
 from cosmodrome_server.proxy.service import Rpc
 from cosmodrome_server.proxy.sessions import Sessions
 from cosmodrome_server.proxy.tls import Certificates
+from cosmodrome_server.settings_again import on_hangup
 from cosmodrome_server.store import opening, origin, timer_bucket
 from cosmodrome_server.store.commit_log import CommitLog
 from cosmodrome_server.store.figures import StoreFigures, figures_of
@@ -171,6 +172,7 @@ async def _assemble(
     )
     collector = Collector(config, clock, broker, sessions, _figures(log, config))
     context.observe, context.waited = collector.observe, collector.waited
+    context.bounded = collector.bounded
     health = Health((service.MESSAGING_SERVICE, service.ADMIN_SERVICE, service.CONTROL_SERVICE))
     more = fleet_routes(collector.fleet)
     timed = collector.timed
@@ -365,12 +367,18 @@ def tune_interpreter() -> None:
     gc.set_threshold(GC_ALLOCATIONS)
 
 
-async def serve(config: Config, *, announce: Announce | None = None) -> int:
+async def serve(
+    config: Config,
+    *,
+    announce: Announce | None = None,
+    read_again: Callable[[], Config] | None = None,
+) -> int:
     """Run a server until SIGTERM or SIGINT; returns the exit code.
 
     Args:
         config: All settings.
         announce: Takes each line for the user; stdout unless given.
+        read_again: Reads the settings where they came from, at SIGHUP.
     """
     say = announce or _to_stdout
     _set_up_logging(config)
@@ -389,6 +397,7 @@ async def serve(config: Config, *, announce: Announce | None = None) -> int:
             words = f"cannot use {error.filename}: {error.strerror}"
         sys.stderr.write(f"cosmodrome: {words}\n")
         return 2
+    on_hangup(loop, app.context, read_again, stop)
     for line in greeting(app):
         say(line)
     if not gc.isenabled():

@@ -178,7 +178,15 @@ class Unsupported(RequestError):
 
 
 class OverloadedError(BrokerError):
-    """A bound is reached; the same request may succeed later."""
+    """A bound is reached; the same request may succeed later.
+
+    Attributes:
+        setting: What the bound is called in the settings; "" for one that nobody can set.
+    """
+
+    def __init__(self, message: str, setting: str = "") -> None:
+        super().__init__(message)
+        self.setting = setting
 
 
 class LiteTopicQuotaExceeded(OverloadedError):

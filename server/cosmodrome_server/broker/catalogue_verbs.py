@@ -39,7 +39,9 @@ class CatalogueVerbs(Engine):
         """See `Catalogue`."""
         known = self._shard.catalogue.topics
         if topic.name not in known and len(known) >= self._settings.topics_max:
-            raise OverloadedError(f"there are {len(known)} topics already (topics_max)")
+            raise OverloadedError(
+                f"there are {len(known)} topics already (topics.topics_max)", "topics.topics_max"
+            )
         self._put_catalogue(self._shard.catalogue.plan_topic(topic, self._advance()))
         self._events.topic_changed(topic.name)
 
@@ -61,7 +63,10 @@ class CatalogueVerbs(Engine):
         """See `Catalogue`."""
         known = self._shard.catalogue.groups
         if group.name not in known and len(known) >= self._settings.groups_max:
-            raise OverloadedError(f"there are {len(known)} consumer groups already (groups_max)")
+            raise OverloadedError(
+                f"there are {len(known)} consumer groups already (topics.groups_max)",
+                "topics.groups_max",
+            )
         self._put_catalogue(self._shard.catalogue.plan_group(group, self._advance()))
         self._events.group_changed(group.name)
 

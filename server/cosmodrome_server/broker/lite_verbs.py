@@ -92,7 +92,8 @@ class LiteVerbs(OperationVerbs):
             return known
         if len(self._parents) >= self._settings.lite_topics_max:
             raise LiteTopicQuotaExceeded(
-                f"there are {len(self._parents)} lite topics already (lite.topics_max)"
+                f"there are {len(self._parents)} lite topics already (lite.topics_max)",
+                "lite.topics_max",
             )
         topic = Topic(name, TopicType.LITE, queues=1, created_ms=self._now())
         self._put_catalogue(self._shard.catalogue.plan_topic(topic, self._advance()))

@@ -71,11 +71,16 @@ class SendVerbs(CatalogueVerbs):
         if message_type is MessageType.TRANSACTION:
             is_open = len(self._shard.transactions)
             if is_open >= self._settings.transactions_max:
-                raise OverloadedError(f"{is_open} transactions are open (transactions.open_max)")
+                raise OverloadedError(
+                    f"{is_open} transactions are open (transactions.open_max)",
+                    "transactions.open_max",
+                )
         elif message_type is MessageType.DELAY:
             waiting = len(self._shard.timers)
             if waiting >= self._settings.delayed_max:
-                raise OverloadedError(f"{waiting} delayed messages wait (delays.pending_max)")
+                raise OverloadedError(
+                    f"{waiting} delayed messages wait (delays.pending_max)", "delays.pending_max"
+                )
 
     def _count_sent(self, topic: str, messages: Sequence[NewMessage]) -> None:
         counters = self._counters

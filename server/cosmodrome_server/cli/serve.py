@@ -37,8 +37,11 @@ def serve_from(arguments: list[str], *, show_only: bool = False) -> int:
 
 
 def _serve(flags: argparse.Namespace, *, show_only: bool) -> int:
+    def read() -> settings.Config:
+        return settings.load(flags.config, overrides=_overrides(flags))
+
     try:
-        chosen = settings.load(flags.config, overrides=_overrides(flags))
+        chosen = read()
     except settings.ConfigError as error:
         sys.stderr.write(f"cosmodrome: {error}\n")
         return 2
@@ -49,7 +52,7 @@ def _serve(flags: argparse.Namespace, *, show_only: bool) -> int:
     gc.disable()
     from cosmodrome_server.app import serve  # noqa: PLC0415 - not needed to print settings
 
-    return asyncio.run(serve(chosen))
+    return asyncio.run(serve(chosen, read_again=read))
 
 
 def _parser(*, show_only: bool) -> argparse.ArgumentParser:

@@ -171,11 +171,13 @@ class LiteSubscriptions:
         if after > max(before, rules.client_quota):
             raise LiteSubscriptionQuotaExceeded(
                 f"client {change.client_id} would read {after} lite topics, its group allows "
-                f"{rules.client_quota} (lite.sub.client.quota)"
+                f"{rules.client_quota} (lite.sub.client.quota)",
+                "lite.subscriptions_per_client",
             )
         if after > before and self._count + after - before > self._max:
             raise LiteSubscriptionQuotaExceeded(
-                f"there are {self._count} lite subscriptions already (lite.subscriptions_max)"
+                f"there are {self._count} lite subscriptions already (lite.subscriptions_max)",
+                "lite.subscriptions_max",
             )
 
     def _add(self, key: tuple[str, str], name: str, rules: LiteRules, outcome: LiteOutcome) -> None:

@@ -50,10 +50,15 @@ class LongPolling:
         """
         waiting = self._by_place.get(place)
         if len(self._places) >= self._waiters_max:
-            raise OverloadedError(f"{self._waiters_max} receives wait already (waiters_max)")
+            raise OverloadedError(
+                f"{self._waiters_max} receives wait already (delivery.waiters_max)",
+                "delivery.waiters_max",
+            )
         if waiting is not None and len(waiting) >= self._per_place:
             raise OverloadedError(
-                f"{self._per_place} receives of this group wait already (waiters_per_group)"
+                f"{self._per_place} receives of this group wait already "
+                "(delivery.waiters_per_group)",
+                "delivery.waiters_per_group",
             )
         if waiting is None:
             waiting = self._by_place[place] = {}

@@ -4,7 +4,8 @@ An activity is a plain function `(context, call, request) -> reply`:
 
     bytes         the encoded reply
     a message     the boundary encodes it
-    None          the activity answers later, on `call` itself
+    None          the activity answers later, by `reply_late` or on `call` itself (then it counts
+                  that by `answered` or `refused`)
 
 Where its reply leaves at once or is held until what it staged is durable stands in
 `service.METHODS`; what it raises, the boundary turns into a Status.
@@ -16,9 +17,12 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_server.broker.interface import Broker, ReplySink
 from cosmodrome_server.clock import Clock
-from cosmodrome_server.config import Config
+from cosmodrome_server.config import Config, Flow
+from cosmodrome_server.errors import OverloadedError
+from cosmodrome_server.proxy import status
 from cosmodrome_server.proxy.bulk.source import BulkSource
 from cosmodrome_server.proxy.encoding import bytes_field
 from cosmodrome_server.proxy.front import Call
@@ -34,6 +38,7 @@ Activity = Callable[["Context", Call, Request], Reply]
 
 # Called with the method's name and the code of the answer, once per unary answer or stream.
 Observer = Callable[[str, int], None]
+UNNAMED = "none"
 
 CLIENT_ID = "x-mq-client-id"
 CLIENT_VERSION = "x-mq-client-version"
@@ -54,6 +59,8 @@ class Context:
         access: Who may do what.
         is_guarded: Whether `access` is asked; security.authentication.
         observe: Counts answers; None where nobody counts.
+        bounded: Told the setting of each bound that refused a call; None where nobody counts.
+        adopt_flow: Takes new settings of flow control; set when the table of RPCs is made.
         waited: Told how many seconds a receive waited; None where nobody counts.
         bulk: Ranges of queues for the data pipeline; None where the log is elsewhere.
     """
@@ -67,6 +74,8 @@ class Context:
     endpoint: tuple[str, int]
     access: Guard
     observe: Observer | None = None
+    bounded: Callable[[str], None] | None = None
+    adopt_flow: Callable[[Flow], None] | None = None
     waited: Callable[[float], None] | None = None
     bulk: BulkSource | None = None
     is_guarded: bool = field(init=False)
@@ -84,6 +93,26 @@ class Context:
         """Be known under this host and port from now on: the port is known after start."""
         self.endpoint = endpoint
         self.store_host = bytes_field(10, "{}:{}".format(*endpoint).encode())
+
+    def answered(self, rpc: str, code: int) -> None:
+        """Count an answer."""
+        if self.observe is not None:
+            self.observe(rpc, code)
+
+    def refused(self, rpc: str, error: Exception) -> None:
+        """Count an answer that is an error, and the bound that was reached if it is that."""
+        self.answered(rpc, status.code_of(error))
+        if self.bounded is not None and isinstance(error, OverloadedError):
+            self.bounded(error.setting or UNNAMED)
+
+    def reply_late(self, rpc: str, call: Call, reply: bytes | Exception, code: int = pb.OK) -> None:
+        """Answer a call whose activity returned None: with a response of this code, or an error."""
+        if isinstance(reply, Exception):
+            call.reply(status.error_field(reply))
+            self.refused(rpc, reply)
+        else:
+            call.reply(reply)
+            self.answered(rpc, code)
 
     def admit(self, call: Call, request: Message) -> None:
         """Let a call pass, or not.

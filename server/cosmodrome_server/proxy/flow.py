@@ -13,7 +13,7 @@ a turn of the loop; consumers that wait for messages have bounds of their own
 
 A bucket holds what may be taken at once, one second's worth, and fills by its rate. Nothing
 is taken of one bucket when another refuses. Without rates in the settings there are no
-buckets and nothing is asked.
+buckets and nothing is asked. `adopt` takes new settings while calls come in.
 """
 
 from collections import OrderedDict
@@ -51,6 +51,8 @@ CLASSES = {
 ALWAYS_WELCOME = frozenset({"Heartbeat", "NotifyClientTermination"})
 # Per kind; the bucket that was not asked for longest gives way.
 BUCKETS_MAX = 10_000
+# How many of those not asked for longest are looked at for each that is made.
+SWEPT = 2
 # Longer names are no topics or groups; client ids share a bucket beyond it.
 KEY_CHARS = 255
 # A frame is on disk by then, usually.
@@ -71,6 +73,7 @@ class TokenBucket:
     __slots__ = ("_at_ms", "_level", "_most", "_rate")
 
     def __init__(self, rate: int, now_ms: int) -> None:
+        """Be full."""
         self._rate = rate
         self._most = self._level = rate * 1000
         self._at_ms = now_ms
@@ -81,6 +84,16 @@ class TokenBucket:
         self._at_ms = now_ms
         missing = min(cost * 1000, self._most) - self._level
         return -(-missing // self._rate) if missing > 0 else 0
+
+    def is_full(self, now_ms: int) -> bool:
+        """Whether it is what a new one would be."""
+        return self._level + (now_ms - self._at_ms) * self._rate >= self._most
+
+    def become(self, rate: int) -> None:
+        """Fill by another rate from when it was last asked; what is owed stays owed."""
+        if rate != self._rate:
+            self._rate, self._most = rate, rate * 1000
+            self._level = min(self._level, self._most)
 
     def take(self, cost: int) -> None:
         """Take what `wait_ms` admitted."""
@@ -104,10 +117,14 @@ class Buckets:
         """
         self._what = what
         self._setting = setting
-        self._rate = rate
         self._table = table
-        self._own = own
         self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
+        self.adopt(rate, own)
+
+    def adopt(self, rate: int, own: Mapping[str, int]) -> None:
+        """Admit by these rates from now on."""
+        self._rate = rate
+        self._own = own
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -131,18 +148,28 @@ class Buckets:
         if wait_ms:
             setting = self._table if name in self._own else self._setting
             what = self._what.format(name=name[:KEY_CHARS], rate=rate)
-            raise OverloadedError(f"{what} ({setting}); come back in {wait_ms} ms")
+            raise OverloadedError(f"{what} ({setting}); come back in {wait_ms} ms", setting)
         return bucket
 
     def _bucket(self, key: str, rate: int, now_ms: int) -> TokenBucket:
         bucket = self._buckets.get(key)
         if bucket is None:
-            if len(self._buckets) >= BUCKETS_MAX:
-                self._buckets.popitem(last=False)
+            self._sweep(now_ms)
             bucket = self._buckets[key] = TokenBucket(rate, now_ms)
         else:
+            bucket.become(rate)
             self._buckets.move_to_end(key)
         return bucket
+
+    def _sweep(self, now_ms: int) -> None:
+        """Forget those that have filled up since: they say no more than new ones would."""
+        for _ in range(SWEPT):
+            if not self._buckets:
+                return
+            oldest = next(iter(self._buckets))
+            if len(self._buckets) < BUCKETS_MAX and not self._buckets[oldest].is_full(now_ms):
+                return
+            del self._buckets[oldest]
 
 
 class Lane:
@@ -161,6 +188,10 @@ class Lane:
         self._begun = self._ended = 0
         self._lock = Lock()
 
+    def adopt(self, most: int) -> None:
+        """Let so many in from now on."""
+        self._most = most
+
     def check(self) -> None:
         """Let one more call in.
 
@@ -170,7 +201,8 @@ class Lane:
         if self._begun - self._ended >= self._most:
             raise OverloadedError(
                 f"{self._most} {self._name} calls are under way (flow.calls_per_class); "
-                f"come back in {LANE_HINT_MS} ms"
+                f"come back in {LANE_HINT_MS} ms",
+                "flow.calls_per_class",
             )
 
     def begin(self) -> ReplySink:
@@ -183,6 +215,15 @@ class Lane:
         with self._lock:
             self._ended += len(replies)
         self._sink().reply_many(replies)
+
+
+class Toll:
+    """What the calls of one method are asked; `charge` is None while no rate bounds them."""
+
+    __slots__ = ("charge",)
+
+    def __init__(self, charge: Charge | None) -> None:
+        self.charge = charge
 
 
 class FlowControl:
@@ -208,6 +249,21 @@ class FlowControl:
             *("flow.group_receives_per_s", settings.group_receives_per_s),
             *("flow.groups", settings.groups),
         )
+        self._tolls = {method: Toll(self.charge_of(method)) for method in CLASSES}
+
+    def adopt(self, settings: Flow) -> None:
+        """Admit by these settings from now on; on the loop's thread."""
+        for lane in self._lanes.values():
+            lane.adopt(settings.calls_per_class)
+        self.clients.adopt(settings.client_calls_per_s, {})
+        self.topics.adopt(settings.topic_sends_per_s, settings.topics)
+        self.groups.adopt(settings.group_receives_per_s, settings.groups)
+        for method, toll in self._tolls.items():
+            toll.charge = self.charge_of(method)
+
+    def toll_of(self, method: str) -> Toll:
+        """What the calls of a method are asked, whatever the settings become."""
+        return self._tolls[method]
 
     def lane_of(self, method: str) -> Lane:
         """The lane of a method of MessagingService."""

@@ -147,6 +147,7 @@ def _service(context: Context, service: str, table: Mapping[str, Activity[Any]])
     flow = None
     if service == MESSAGING_SERVICE:
         flow = FlowControl(context.config.flow, context.clock, lambda: context.sink)
+        context.adopt_flow = flow.adopt
     found = [
         Rpc(
             method.path,
@@ -165,7 +166,6 @@ class _Boundary:
 
     __slots__ = (
         "_activity",
-        "_charge",
         "_context",
         "_is_held",
         "_lane",
@@ -173,6 +173,7 @@ class _Boundary:
         "_parse",
         "_refusal",
         "_request_name",
+        "_toll",
     )
 
     def __init__(
@@ -188,7 +189,7 @@ class _Boundary:
         self._parse: Callable[[bytes], Any] = method.request.FromString
         self._request_name = method.request.DESCRIPTOR.name
         self._lane = None if flow is None else flow.lane_of(method.name)
-        self._charge = None if flow is None else flow.charge_of(method.name)
+        self._toll = None if flow is None else flow.toll_of(method.name)
         self._is_held = method.name not in PROMPT
         self._refusal = _REFUSALS.get(method.name, _refusal)
 
@@ -215,8 +216,7 @@ class _Boundary:
             context.broker.reply_when_durable(sink, call, encoded)
         else:
             call.reply(encoded)
-        if context.observe is not None:
-            context.observe(self._name, pb.OK)
+        context.answered(self._name, pb.OK)
 
     def _act(self, call: Call) -> Reply:
         request = self._parse(call.payload)
@@ -229,14 +229,14 @@ class _Boundary:
             if not client_id or client_id.isspace():
                 raise ClientIdRequired("client id cannot be empty")
             self._lane.check()
-        if self._charge is not None:
-            self._charge(call, request)
+        toll = self._toll
+        if toll is not None and toll.charge is not None:
+            toll.charge(call, request)
         return self._activity(context, call, request)
 
     def _refuse(self, call: Call, error: Exception) -> None:
         call.reply(self._refusal(call, error))
-        if self._context.observe is not None:
-            self._context.observe(self._name, status.code_of(error))
+        self._context.refused(self._name, error)
 
 
 def _refusal(_call: Call, error: Exception) -> bytes:

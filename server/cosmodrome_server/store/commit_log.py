@@ -431,7 +431,8 @@ class CommitLog:
         if is_message and self.has_staged and waiting > self._options.staged_bytes_max:
             raise OverloadedError(
                 f"{waiting} bytes wait for the disk, store.staged_mib allows "
-                f"{self._options.staged_bytes_max}"
+                f"{self._options.staged_bytes_max}",
+                "store.staged_mib",
             )
         if not self._fits(length, is_message=is_message) and not self.has_staged:
             self._roll()

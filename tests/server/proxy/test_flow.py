@@ -249,3 +249,91 @@ def test_calls_that_went_away_are_under_way_no_longer() -> None:
         assert (await world.send(message())).status.code == pb.OK
 
     run(scenario, flow__calls_per_class="1")
+
+
+def test_a_bucket_that_filled_up_is_forgotten_when_others_come() -> None:
+    buckets = Buckets("{name} {rate}", "s", 2, "t", {})
+
+    def ask(name: str, now_ms: int) -> None:
+        bucket = buckets.admitting(name, 2, now_ms)
+        assert bucket is not None
+        bucket.take(2)
+
+    for name in "abc":
+        ask(name, 0)
+    ask("d", 999)  # they lack a little still
+    assert len(buckets) == 4
+    ask("e", 1_000)
+    ask("f", 1_000)
+    assert len(buckets) == 3, "a, b and c went, two by two"
+
+
+def test_a_bucket_goes_on_with_a_new_rate_and_what_it_owes() -> None:
+    buckets = Buckets("{name} {rate}", "s", 1, "t", {})
+    bucket = buckets.admitting("a", 10, 0)
+    assert bucket is not None
+    bucket.take(10)
+    buckets.adopt(100, {})
+    with pytest.raises(OverloadedError, match=r"a 100 \(s\); come back in 100 ms"):
+        buckets.admitting("a", 1, 0)
+    assert buckets.admitting("a", 1, 100) is not None
+    buckets.adopt(0, {"a": 7})
+    with pytest.raises(OverloadedError, match=r"a 7 \(t\)"):
+        buckets.admitting("a", 8, 100)
+    assert buckets.admitting("b", 1, 0) is None
+
+
+def test_new_settings_are_taken_up_while_calls_come_in() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        for _ in range(5):
+            assert (await world.send(message())).status.code == pb.OK
+        adopt = world.context.adopt_flow
+        assert adopt is not None
+        adopt(Flow(topic_sends_per_s=1, group_receives_per_s=1, client_calls_per_s=5))
+        assert (await world.send(message())).status.code == pb.OK
+        assert "(flow.topic_sends_per_s)" in (await world.send(message())).status.message
+        adopt(Flow(client_calls_per_s=1))
+        assert (await world.send(message(topic="mixed"))).status.code == pb.OK
+        assert "(flow.client_calls_per_s)" in (await world.send(message())).status.message
+        adopt(Flow(calls_per_class=1))
+        world.world.log.holding = True
+        request = rpc.SendMessageRequest(messages=[message()])
+        held, refused = (world.begin("SendMessage", request) for _ in range(2))
+        assert held.ended is None
+        assert b"flow.calls_per_class" in refused.messages[0]
+        await world.world.release()
+
+    run(scenario)
+
+
+def test_every_refusal_is_counted_by_the_setting_that_holds_the_bound() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        refused: list[str] = []
+        answered: list[tuple[str, int]] = []
+        world.context.bounded = refused.append
+        world.context.observe = lambda rpc_name, code: answered.append((rpc_name, code))
+        await world.send(message(), message(), message())
+        await world.send(message())
+        assert len(await world.receive()) == 3
+        world.begin("ReceiveMessage", receive_request())
+        world.begin("ReceiveMessage", receive_request())
+        world.begin("ReceiveMessage", receive_request())
+        assert refused == [
+            "flow.topic_sends_per_s",
+            "delivery.waiters_per_group",
+            "flow.group_receives_per_s",
+        ]
+        assert answered == [
+            ("SendMessage", pb.OK),
+            ("SendMessage", pb.TOO_MANY_REQUESTS),
+            ("ReceiveMessage", pb.OK),
+            ("ReceiveMessage", pb.TOO_MANY_REQUESTS),
+            ("ReceiveMessage", pb.TOO_MANY_REQUESTS),
+        ]
+
+    run(
+        scenario,
+        flow__topic_sends_per_s="3",
+        flow__group_receives_per_s="3",
+        delivery__waiters_per_group="1",
+    )

@@ -15,6 +15,7 @@ from cosmodrome_server.proxy.front import Call
 from cosmodrome_server.proxy.long_polling import polling_ms
 from cosmodrome_server.proxy.packing import packed
 
+_RPC = "PullMessage"
 _EMPTY = status.status_field(pb.MESSAGE_NOT_FOUND, "no new message")
 
 
@@ -30,8 +31,10 @@ def pull_message(context: Context, call: Call, request: rpc.PullMessageRequest) 
             _wait(context, call, query, wait_ms)
     except IllegalOffset as error:
         call.reply_stream([status.error_field(error), _next(error.corrected)])
+        context.refused(_RPC, error)
     except BrokerError as error:
         call.reply_stream([status.error_field(error)])
+        context.refused(_RPC, error)
 
 
 def _polling_ms(context: Context, call: Call, request: rpc.PullMessageRequest) -> int:
@@ -68,6 +71,7 @@ def _answer(context: Context, call: Call, pulled: Pulled) -> None:
     messages += [encoding.pulled(message, context.store_host) for message in pulled.messages]
     messages.append(_next(pulled.next_offset))
     call.reply_stream(packed(context.config, call, messages))
+    context.answered(_RPC, pb.OK)
 
 
 def _wait(context: Context, call: Call, query: PullQuery, wait_ms: int) -> None:
@@ -76,6 +80,7 @@ def _wait(context: Context, call: Call, query: PullQuery, wait_ms: int) -> None:
             _answer(context, call, pulled)
         else:
             call.reply_stream([_EMPTY, _next(pulled.next_offset)])
+            context.answered(_RPC, pb.MESSAGE_NOT_FOUND)
 
     waiter = PullWaiter(query, context.clock.monotonic_ms() + wait_ms, on_ready)
     context.broker.wait_pull(waiter)

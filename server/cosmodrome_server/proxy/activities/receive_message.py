@@ -18,6 +18,7 @@ from cosmodrome_server.proxy.long_polling import polling_ms
 from cosmodrome_server.proxy.outgoing import Outgoing
 from cosmodrome_server.proxy.packing import packed
 
+_RPC = "ReceiveMessage"
 _EMPTY = status.status_field(pb.MESSAGE_NOT_FOUND, "no new message")
 
 
@@ -36,6 +37,7 @@ def receive_message(context: Context, call: Call, request: rpc.ReceiveMessageReq
             _wait(context, call, query, wait_ms)
     except BrokerError as error:
         call.reply_stream([status.error_field(error), _now(context)])
+        context.refused(_RPC, error)
 
 
 def _polling_ms(context: Context, call: Call, request: rpc.ReceiveMessageRequest) -> int:
@@ -115,6 +117,7 @@ def _answer(context: Context, call: Call, group: str, deliveries: list[Delivery]
     replies = packed(context.config, call, messages)
     outgoing = Outgoing(call, replies, context.broker, group, deliveries)
     context.broker.reply_when_durable(context.streams, outgoing, b"")
+    context.answered(_RPC, pb.OK)
 
 
 def _wait(context: Context, call: Call, query: ReceiveQuery, wait_ms: int) -> None:
@@ -127,6 +130,7 @@ def _wait(context: Context, call: Call, query: ReceiveQuery, wait_ms: int) -> No
             _answer(context, call, query.group, deliveries)
         else:
             call.reply_stream([_EMPTY, _now(context)])
+            context.answered(_RPC, pb.MESSAGE_NOT_FOUND)
 
     waiter = Waiter(query, began_ms + wait_ms, on_ready)
     context.broker.wait(waiter)

@@ -15,6 +15,7 @@ from cosmodrome_server.proxy.front import Call
 from cosmodrome_server.store.ranges import Entries
 from cosmodrome_server.store.segment import OFFSET_BITS
 
+_RPC = "ReadQueue"
 BATCH_BYTES = 8 << 20
 BATCH_BYTES_MAX = 64 << 20
 # What one call looks at: bounds the work of a filter that matches nothing.
@@ -72,10 +73,11 @@ def read_queue(context: Context, call: Call, request: rpc.ReadQueueRequest) -> b
     def done(result: tuple[bytes, int] | Exception) -> None:
         source.ranges.release(pin)
         if isinstance(result, Exception):
-            call.reply(status.error_field(result))
-        else:
-            ipc, resume = result
-            call.reply(status.OK + (bytes_field(2, ipc) if ipc else b"") + varint_field(3, resume))
+            context.reply_late(_RPC, call, result)
+            return
+        ipc, resume = result
+        rows = bytes_field(2, ipc) if ipc else b""
+        context.reply_late(_RPC, call, status.OK + rows + varint_field(3, resume))
 
     source.run(lambda: encoded(source, plan), lambda result: len(result[0]), done)
     return None

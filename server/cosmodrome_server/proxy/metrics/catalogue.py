@@ -152,6 +152,13 @@ PROXY_UP = Metric(
 RESPONSES = Metric(
     "cosmodrome_responses", Kind.COUNTER, "Calls answered.", ("rpc", "code"), node_type="proxy"
 )
+REFUSALS = Metric(
+    "cosmodrome_refusals",
+    Kind.COUNTER,
+    "Calls answered TOO_MANY_REQUESTS, by the setting that holds the bound.",
+    ("setting",),
+    node_type="proxy",
+)
 RPC_SECONDS = Metric(
     "cosmodrome_rpc_seconds",
     Kind.HISTOGRAM,

@@ -94,6 +94,10 @@ class Collector:
             self._code_names[code] = name
         self.meters.count(names.RESPONSES, (rpc, name))
 
+    def bounded(self, setting: str) -> None:
+        """Count a call that a bound refused."""
+        self.meters.count(names.REFUSALS, (setting,))
+
     def waited(self, seconds: float) -> None:
         """A receive waited so long."""
         self.meters.observe(names.RECEIVE_WAIT, seconds)

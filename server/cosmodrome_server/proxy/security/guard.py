@@ -124,7 +124,8 @@ class Guard:
             if failures and failures.second == second and failures.count >= most:
                 raise OverloadedError(
                     f"more than {most} failed signatures in a second (security.failures_per_s), "
-                    "try again in 1 s"
+                    "try again in 1 s",
+                    "security.failures_per_s",
                 )
 
     def _count_failure(self, callers: tuple[str, str]) -> None:

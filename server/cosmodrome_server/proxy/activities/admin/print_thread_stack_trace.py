@@ -8,6 +8,8 @@ from cosmodrome_server.proxy.activities.admin.clients import consumer
 from cosmodrome_server.proxy.context import Context
 from cosmodrome_server.proxy.front import Call
 
+_RPC = "PrintThreadStackTrace"
+
 
 def print_thread_stack_trace(
     context: Context, call: Call, request: admin.PrintThreadStackTraceRequest
@@ -23,14 +25,13 @@ def print_thread_stack_trace(
 
     def on_answer(answer: rpc.TelemetryCommand | BrokerError) -> None:
         if isinstance(answer, BrokerError):
-            call.reply(status.error_field(answer))
+            context.reply_late(_RPC, call, answer)
             return
         told = answer.status if answer.HasField("status") else status.OK_STATUS
-        call.reply(
-            admin.PrintThreadStackTraceResponse(
-                status=told, thread_stack_trace=answer.thread_stack_trace.thread_stack_trace
-            ).SerializeToString()
+        shown = admin.PrintThreadStackTraceResponse(
+            status=told, thread_stack_trace=answer.thread_stack_trace.thread_stack_trace
         )
+        context.reply_late(_RPC, call, shown.SerializeToString(), told.code)
 
     context.sessions.ask(session.client_id, _command, on_answer)
 

@@ -9,6 +9,7 @@ from cosmodrome_server.proxy.context import Context
 from cosmodrome_server.proxy.convert import timestamp_ms, to_message
 from cosmodrome_server.proxy.front import Call
 
+_RPC = "QueryMessage"
 MESSAGES_DEFAULT = 32
 MESSAGES_MAX = 1_000
 
@@ -37,12 +38,12 @@ def query_message(context: Context, call: Call, request: admin.ListMessageReques
 
     def on_found(found: list[StoredMessage] | BrokerError) -> None:
         if isinstance(found, BrokerError):
-            call.reply(status.error_field(found))
+            context.reply_late(_RPC, call, found)
         elif found:
-            call.reply(_listed(context, found).SerializeToString())
+            context.reply_late(_RPC, call, _listed(context, found).SerializeToString())
         else:
             missing = MessageNotFound(f"topic {topic} has no message with the id or key {key}")
-            call.reply(status.error_field(missing))
+            context.reply_late(_RPC, call, missing)
 
     context.broker.find(search, on_found)
 

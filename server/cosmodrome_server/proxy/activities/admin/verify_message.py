@@ -13,6 +13,8 @@ from cosmodrome_server.proxy.context import Context
 from cosmodrome_server.proxy.convert import to_message
 from cosmodrome_server.proxy.front import Call
 
+_RPC = "VerifyMessage"
+
 
 def verify_message(context: Context, call: Call, request: admin.VerifyMessageRequest) -> None:
     """Relay the message over Telemetry; the status is what the client's listener made of it.
@@ -41,16 +43,17 @@ def _ask(
     if isinstance(found, BrokerError) or not found:
         error = found or MessageNotFound("the topic has no message with this id")
         assert isinstance(error, BrokerError), "an empty list was replaced"
-        call.reply(status.error_field(error))
+        context.reply_late(_RPC, call, error)
         return
     shown = to_message(found[0], context.store_host)
 
     def on_answer(answer: rpc.TelemetryCommand | BrokerError) -> None:
         if isinstance(answer, BrokerError):
-            call.reply(status.error_field(answer))
+            context.reply_late(_RPC, call, answer)
         else:
             told = answer.status if answer.HasField("status") else status.OK_STATUS
-            call.reply(admin.VerifyMessageResponse(status=told).SerializeToString())
+            shown = admin.VerifyMessageResponse(status=told).SerializeToString()
+            context.reply_late(_RPC, call, shown, told.code)
 
     def command(nonce: str) -> rpc.TelemetryCommand:
         ask = rpc.VerifyMessageCommand(nonce=nonce, message=shown)
@@ -59,4 +62,4 @@ def _ask(
     try:
         context.sessions.ask(client_id, command, on_answer)
     except BrokerError as error:
-        call.reply(status.error_field(error))
+        context.reply_late(_RPC, call, error)
