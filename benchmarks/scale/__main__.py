@@ -1,9 +1,10 @@
-"""Much of something: stored messages, queues, delayed messages, messages in flight, clients.
+"""Much of something: stored messages, queues, delayed messages, messages in flight, clients, calls.
 
     python -m benchmarks.scale stored [--messages N] [--body BYTES] [--data DIR]
     python -m benchmarks.scale memory
     python -m benchmarks.scale delayed [--seconds N] [--scheduled N] [--fsync-ms N]
     python -m benchmarks.scale idle [--seconds N] [--connections N] [--waiting N] [--front F]
+    python -m benchmarks.scale flow [--seconds N] [--front F]
 
 `stored` compares a log of 10,000 messages with one of N (ten million: 2.3 GB of disk). Each
 prints JSON. The limits are those of storage.md 4 and of the issue of the storage core.
@@ -16,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.machine import described
-from benchmarks.scale import delayed, idle, memory, stored
+from benchmarks.scale import delayed, flow, idle, memory, stored
 
 _FEW = 10_000
 _FREE_BYTES_MIN = 10 << 30
@@ -43,7 +44,7 @@ def _stored(options: argparse.Namespace) -> dict[str, object]:
 def main() -> None:
     """Measure what the command line says, and print it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale")
-    parser.add_argument("what", choices=["stored", "memory", "delayed", "idle"])
+    parser.add_argument("what", choices=["stored", "memory", "delayed", "idle", "flow"])
     parser.add_argument("--messages", type=int, default=10_000_000)
     parser.add_argument("--body", type=int, default=100)
     parser.add_argument("--data", type=Path, help="where the logs are made (default: TMPDIR)")
@@ -62,6 +63,8 @@ def main() -> None:
         found = dict(
             idle.measured(options.front, options.connections, options.waiting, options.seconds)
         )
+    elif options.what == "flow":
+        found = dict(flow.measured(options.front, options.seconds))
     else:
         found = delayed.in_directory(
             options.data, options.scheduled, options.seconds, options.fsync_ms
