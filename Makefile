@@ -7,9 +7,18 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -q
 MARK := $(VENV)/.installed
 
-.PHONY: help setup run demo test check format proto bench bench-scale bench-peer crash simulation coverage fuzz soak conformance probe gate pipeline pipeline-oldest clean
+.PHONY: help setup run demo test check format proto bench bench-scale bench-peer crash simulation coverage fuzz soak conformance probe gate wheel pipeline pipeline-oldest clean
 help:
-	@echo "run demo test check format bench bench-scale bench-peer crash simulation coverage fuzz soak conformance probe pipeline pipeline-oldest proto gate clean"
+	@echo "run: set up and start a broker on 127.0.0.1:8081"
+	@echo "demo: a tour: a thousand messages, one redelivery, one dead letter"
+	@echo "test: the default test suite"
+	@echo "check: linters, types, import rules, generated code"
+	@echo "format: format the sources"
+	@echo "crash simulation fuzz soak conformance pipeline: longer tests, by subject"
+	@echo "probe pipeline-oldest coverage: questions of others, the oldest Spark, branch coverage"
+	@echo "bench bench-scale bench-peer: measurements; docs/performance.md"
+	@echo "proto gate wheel: generated code, the native front, a wheel of it"
+	@echo "clean: remove what was built here"
 
 # The virtual environment with what running needs; quick when nothing changed.
 $(MARK)-run: pyproject.toml
@@ -27,6 +36,10 @@ setup: $(MARK)-run gate
 # The native front, where cargo is there to build it; otherwise one line says what is missing.
 gate: $(MARK)-run
 	@if [ -f gate/build.sh ]; then bash gate/build.sh $(BIN)/python; fi
+
+# A wheel of the native front, for the container image.
+wheel: $(MARK)-dev
+	@$(BIN)/python -m maturin build --quiet --release --locked --manifest-path gate/py/Cargo.toml --out dist
 
 run: setup
 	@exec $(BIN)/cosmodrome serve --dev $(ARGS)
