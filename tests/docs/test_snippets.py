@@ -94,7 +94,8 @@ def compiled(snippet: Snippet, address: str) -> CodeType:
         "exec",
         ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
     )
-    return compile(tree, str(snippet.page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    code: CodeType = compile(tree, str(snippet.page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    return code
 
 
 async def until_it_ends_or_acknowledges(running: asyncio.Future[Any], calls: list[str]) -> None:
