@@ -4,8 +4,9 @@ import ctypes
 import gc
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
+
+import msgspec
 
 from cosmodrome_server.broker.local_broker import Attachments, LocalBroker
 from cosmodrome_server.broker.settings import BrokerSettings
@@ -40,7 +41,7 @@ def opened(data: Path, durability: Durability = SYNC, files: Files | None = None
         ThreadWorker("log-background"),
         os.urandom,
     )
-    log = CommitLog(directory, replace(_OPTIONS, durability=durability), platform)
+    log = CommitLog(directory, msgspec.structs.replace(_OPTIONS, durability=durability), platform)
     buckets = TimerBuckets(disk, directory / "timer")
     return LocalBroker(log, clock, BrokerSettings(), _fatal, Attachments(buckets))
 

@@ -1,8 +1,7 @@
 """One descriptor pool for our protocol files, and how modules fill themselves from it."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.internal import enum_type_wrapper
@@ -47,8 +46,7 @@ def load(file: str, namespace: dict[str, Any]) -> None:
         namespace.update({value.name: value.number for value in enum.values})
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(NamedTuple):
     """One RPC: its HTTP/2 path, its message classes, and which sides stream."""
 
     name: str

@@ -14,9 +14,10 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from importlib import util
 from pathlib import Path
+
+import msgspec
 
 from cosmodrome_server import __version__, logs
 from cosmodrome_server.broker.local_broker import Attachments, LocalBroker
@@ -63,8 +64,7 @@ GC_ALLOCATIONS = 10_000
 RECONNECT_S = 0.2
 
 
-@dataclass(slots=True)
-class App:
+class App(msgspec.Struct):
     """A running server."""
 
     config: Config
@@ -76,7 +76,7 @@ class App:
     failure: asyncio.Future[Exception]
     metrics: MetricsEndpoint | None
     collector: Collector
-    _background: set[asyncio.Task[None]] = field(default_factory=set)
+    _background: set[asyncio.Task[None]] = msgspec.field(default_factory=set)
 
     async def stop(self) -> None:
         """Drain and close; what was acknowledged is on disk, what was not is not lost."""

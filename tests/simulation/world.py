@@ -15,9 +15,10 @@ by running its seed. `tests/simulation/books.py` says what must be true.
 import asyncio
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 
+import msgspec
 import pytest
 
 from cosmodrome_server.broker.local_broker import Attachments, LocalBroker
@@ -165,7 +166,11 @@ class Simulation:
             self._random.randbytes,
         )
         broker = LocalBroker(
-            CommitLog(self._directory, replace(OPTIONS, retention_ms=self._retention_ms), platform),
+            CommitLog(
+                self._directory,
+                msgspec.structs.replace(OPTIONS, retention_ms=self._retention_ms),
+                platform,
+            ),
             self._clocks,
             BrokerSettings(checkpoint_ms=5_000, checkpoint_bytes=20_000),
             self._errors.append,

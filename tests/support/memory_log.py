@@ -5,9 +5,10 @@ By default a commit is durable at once. With `holding = True` frames wait, as if
 were busy, until `release()`; `crashed()` gives the log that the next start would find.
 """
 
-import dataclasses
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
 
 from cosmodrome_server.errors import CorruptFrame, MessageNotFound, StoreFailed, StoreFull
 from cosmodrome_server.model.log import LogTail, MessageRecord, MessageState, RecordKind, Replayed
@@ -75,8 +76,8 @@ class MemoryLog:
         self._check_alive()
         if self.is_full:
             raise StoreFull("no space for messages: the test says so")
-        position = self._stage(RecordKind.MESSAGE, b"", dataclasses.replace(record))
-        self._messages[position] = dataclasses.replace(record)
+        position = self._stage(RecordKind.MESSAGE, b"", msgspec.structs.replace(record))
+        self._messages[position] = msgspec.structs.replace(record)
         return position
 
     def stage_messages(self, records: Sequence[MessageRecord]) -> list[int]:
@@ -285,7 +286,7 @@ class MemoryLog:
         record = self.read_position(position)
         if record.state is MessageState.VISIBLE:
             return record
-        return dataclasses.replace(
+        return msgspec.structs.replace(
             record,
             topic_id=topic_id,
             queue_id=queue_id,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
@@ -32,7 +32,7 @@ _PACKS: dict[str, type[Message]] = {
     "PullMessage": packed.PackedPull,
 }
 METHODS: dict[str, Method] = {
-    method.name: replace(method, response=_PACKS.get(method.name, method.response))
+    method.name: method._replace(response=_PACKS.get(method.name, method.response))
     for method in methods("apache.rocketmq.v2.MessagingService")
 }
 Response = TypeVar("Response", bound=Message)

@@ -6,8 +6,10 @@ from a broker in trouble.
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import packed_pb2 as packed
@@ -52,7 +54,7 @@ class Faults:
     def around(self, route: Rpc) -> Rpc:
         """The same RPC with faults in front of it."""
         name = route.path.rpartition("/")[2]
-        return replace(route, handler=self._handler(name, route.handler))
+        return msgspec.structs.replace(route, handler=self._handler(name, route.handler))
 
     def _handler(self, name: str, handler: Handler) -> Handler:
         def handle(call: Call) -> None:

@@ -10,7 +10,8 @@ them are called on the loop's thread.
 import asyncio
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from cosmodrome_server.broker.lite_verbs import LiteVerbs
 from cosmodrome_server.broker.no_buckets import NoBuckets
@@ -24,8 +25,7 @@ from cosmodrome_server.model.log import DelayedStore, Log
 _RETAIN_EVERY_MS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Attachments:
+class Attachments(msgspec.Struct, frozen=True):
     """What stands beside the log.
 
     Attributes:
@@ -35,7 +35,7 @@ class Attachments:
         random_bytes: Draws the key of receipt handles, on the first start of a directory.
     """
 
-    buckets: DelayedStore = field(default_factory=NoBuckets)
+    buckets: DelayedStore = msgspec.field(default_factory=NoBuckets)
     finder: Finder | None = None
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
 

@@ -14,7 +14,6 @@ and nothing here runs.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -58,8 +57,7 @@ class DeliveryEvent(msgspec.Struct):
     outcome: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(msgspec.Struct, frozen=True):
     """What is kept.
 
     Attributes:

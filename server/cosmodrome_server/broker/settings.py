@@ -1,12 +1,11 @@
 """What the broker can be told; `app` fills it from the configuration."""
 
-from dataclasses import dataclass, field
+import msgspec
 
 from cosmodrome_server.core.transaction import TransactionRules
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerSettings:
+class BrokerSettings(msgspec.Struct, frozen=True):
     """Settings of one broker.
 
     Attributes:
@@ -40,7 +39,7 @@ class BrokerSettings:
     inflight_per_group: int = 1_000_000
     renew_total_ms: int = 10_800_000
     transaction_first_check_ms: int = 6_000
-    transactions: TransactionRules = field(default_factory=TransactionRules)
+    transactions: TransactionRules = msgspec.field(default_factory=TransactionRules)
     transactions_max: int = 1_000_000
     delayed_max: int = 10_000_000
     is_recall_enabled: bool = True

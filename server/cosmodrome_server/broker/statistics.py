@@ -6,7 +6,8 @@ them with the gauges of the moment. Names, labels and formats are the exporter's
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from cosmodrome_server.model.message import MessageType
 
@@ -17,24 +18,21 @@ FINISH_BOUNDS_S = (5, 60, 600, 3_600, 43_200, 86_400)
 DELAY_BOUNDS_S = (60, 600, 3_600, 43_200, 86_400, 259_200)
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(msgspec.Struct, frozen=True):
     """Messages and their body bytes."""
 
     messages: int = 0
     body_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(msgspec.Struct, frozen=True):
     """How values lie: under which of some bounds, and their sum."""
 
     counts: tuple[int, ...]
     total: float
 
 
-@dataclass(frozen=True, slots=True)
-class Statistics:
+class Statistics(msgspec.Struct, frozen=True):
     """Counts since the start, and gauges.
 
     Attributes:

@@ -9,9 +9,10 @@ messages that fire come from memory or the log, or were fetched from their bucke
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+
+import msgspec
 
 from cosmodrome_server.broker.bucket_worker import BucketWorker
 from cosmodrome_server.broker.transaction_verbs import TransactionVerbs
@@ -51,8 +52,7 @@ _LISTED_MAX = 4_096
 _ALL = 1 << 62
 
 
-@dataclass(slots=True)
-class _Copies:
+class _Copies(msgspec.Struct):
     """Delayed messages on their way from the log to their buckets.
 
     Attributes:
@@ -62,7 +62,7 @@ class _Copies:
         size_bytes: Of the messages.
     """
 
-    messages: list[tuple[int, int, MessageRecord]] = field(default_factory=list)
+    messages: list[tuple[int, int, MessageRecord]] = msgspec.field(default_factory=list)
     count: int = 0
     position: int = 0
     size_bytes: int = 0

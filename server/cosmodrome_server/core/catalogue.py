@@ -15,9 +15,10 @@ later release may add a field.
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from struct import Struct
 from typing import Any
+
+import msgspec
 
 from cosmodrome_server.core.machine import DirtyRow, Row
 from cosmodrome_server.errors import BadRequest, ConsumerGroupNotFound, TopicNotFound
@@ -38,8 +39,7 @@ _NEXT_IDS = Struct("<II")
 _NEXT_IDS_KEY = b"N"
 
 
-@dataclass(slots=True)
-class CatalogueRecord:
+class CatalogueRecord(msgspec.Struct):
     """A change of the catalogue, as it is staged."""
 
     kind: RecordKind
@@ -142,7 +142,7 @@ class Catalogue:
         else:
             topic_id = known.topic_id
             _check_change(known.topic, topic)
-            topic = replace(topic, created_ms=known.topic.created_ms)
+            topic = msgspec.structs.replace(topic, created_ms=known.topic.created_ms)
         return CatalogueRecord(RecordKind.TOPIC, _AT_ID.pack(lease_ms, topic_id) + _to_json(topic))
 
     def plan_group(self, group: Group, lease_ms: int) -> CatalogueRecord:
@@ -160,7 +160,7 @@ class Catalogue:
             group_id = self._next_group_id
         else:
             group_id = known.group_id
-            group = replace(group, created_ms=known.group.created_ms)
+            group = msgspec.structs.replace(group, created_ms=known.group.created_ms)
         return CatalogueRecord(RecordKind.GROUP, _AT_ID.pack(lease_ms, group_id) + _to_json(group))
 
     def plan_topic_deletion(self, name: str, lease_ms: int) -> CatalogueRecord:
@@ -292,8 +292,8 @@ def _check_change(known: Topic, wanted: Topic) -> None:
 
 
 def _fields_of(value: Topic | Group | Backoff) -> dict[str, Any]:
-    # Five times as quick as asdict, which copies what is in it; every snapshot has all topics.
-    return {name: getattr(value, name) for name in value.__slots__}
+    # Five times as quick as `to_builtins`, which copies; every snapshot has all topics.
+    return {name: getattr(value, name) for name in value.__struct_fields__}
 
 
 _encode = json.JSONEncoder(separators=(",", ":"), sort_keys=True, default=_fields_of).encode

@@ -11,8 +11,9 @@ loses nothing (protocol.md 1.13).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
+
+import msgspec
 
 from cosmodrome_server.errors import OverloadedError
 
@@ -40,8 +41,7 @@ CONSUMERS = LITE_CONSUMERS | {
 }
 
 
-@dataclass(slots=True)
-class ClientSession:
+class ClientSession(msgspec.Struct):
     """One client as it described itself.
 
     Attributes:

@@ -14,10 +14,11 @@ refused, and so is nothing else the reference takes but the nesting limit.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache, partial
 from typing import Any, NoReturn
+
+import msgspec
 
 from cosmodrome_server.core.filter_expression_values import (
     ORDERINGS,
@@ -100,8 +101,7 @@ class Kind(Enum):
     NEGATIVE = 4  # unary minus of something that is not a literal: always unknown
 
 
-@dataclass(slots=True)
-class _Node:
+class _Node(msgspec.Struct):
     """A checked part of an expression.
 
     Attributes:
@@ -121,8 +121,7 @@ class _Node:
     depth: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class SqlFilter:
+class SqlFilter(msgspec.Struct, frozen=True):
     """A compiled expression.
 
     Attributes:
@@ -131,7 +130,7 @@ class SqlFilter:
     """
 
     matches: Predicate
-    names: frozenset[str] = field(default_factory=frozenset)
+    names: frozenset[str] = msgspec.field(default_factory=frozenset)
 
 
 def compile_sql(expression: str) -> SqlFilter:

@@ -15,7 +15,8 @@ Source: protocol.md 1.17 and 7.13.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from cosmodrome_server.errors import BadRequest, LiteSubscriptionQuotaExceeded
 from cosmodrome_server.model.group import Group
@@ -38,8 +39,7 @@ def parent_of(name: str) -> str:
     return name[len(LITE_PREFIX) + 1 :].rpartition(_SEPARATOR)[0]
 
 
-@dataclass(frozen=True, slots=True)
-class LiteRules:
+class LiteRules(msgspec.Struct, frozen=True):
     """How a group shares lite topics.
 
     Attributes:
@@ -70,8 +70,7 @@ def rules_of(group: Group, client_quota: int) -> LiteRules:
     )
 
 
-@dataclass(slots=True)
-class LiteSubscription:
+class LiteSubscription(msgspec.Struct):
     """What one client of a group reads.
 
     Attributes:
@@ -81,14 +80,13 @@ class LiteSubscription:
         heard_ms: When it was last said.
     """
 
-    names: dict[str, None] = field(default_factory=dict)
-    evicted: set[str] = field(default_factory=set)
+    names: dict[str, None] = msgspec.field(default_factory=dict)
+    evicted: set[str] = msgspec.field(default_factory=set)
     version: int = 0
     heard_ms: int = 0
 
 
-@dataclass(slots=True)
-class LiteOutcome:
+class LiteOutcome(msgspec.Struct):
     """What a change did.
 
     Attributes:
@@ -97,9 +95,9 @@ class LiteOutcome:
         restarted: Lite topics the group reads from the beginning now.
     """
 
-    added: list[str] = field(default_factory=list)
-    evictions: list[tuple[str, str]] = field(default_factory=list)
-    restarted: list[str] = field(default_factory=list)
+    added: list[str] = msgspec.field(default_factory=list)
+    evictions: list[tuple[str, str]] = msgspec.field(default_factory=list)
+    restarted: list[str] = msgspec.field(default_factory=list)
 
 
 class LiteSubscriptions:

@@ -14,7 +14,8 @@ Ordered groups: `core.message_group`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from cosmodrome_server.core.consumption import Consumption
 from cosmodrome_server.core.machine import Matcher
@@ -32,8 +33,7 @@ _SCAN_STEP = 4_096
 Found = list[tuple[int, MessageRecord]]
 
 
-@dataclass(slots=True)
-class Demand:
+class Demand(msgspec.Struct):
     """What a receive may take.
 
     Attributes:
@@ -57,8 +57,7 @@ class Demand:
     is_ready_last: bool = False
 
 
-@dataclass(slots=True)
-class ReceivePlan:
+class ReceivePlan(msgspec.Struct):
     """What a receive does.
 
     Attributes:
@@ -70,10 +69,10 @@ class ReceivePlan:
         is_more: Whether the same receive again may find more at once.
     """
 
-    pops: list[Pop] = field(default_factory=list)
-    found: list[Found] = field(default_factory=list)
-    settled: list[Ack] = field(default_factory=list)
-    exhausted: list[tuple[Place, int]] = field(default_factory=list)
+    pops: list[Pop] = msgspec.field(default_factory=list)
+    found: list[Found] = msgspec.field(default_factory=list)
+    settled: list[Ack] = msgspec.field(default_factory=list)
+    exhausted: list[tuple[Place, int]] = msgspec.field(default_factory=list)
     lost: int = 0
     is_more: bool = False
 

@@ -21,8 +21,9 @@ about one queue of one group go on with its place:
 `core.catalogue` has its own: topics, groups and kept values.
 """
 
-from dataclasses import dataclass
 from struct import Struct
+
+import msgspec
 
 from cosmodrome_server.model.log import RecordKind
 
@@ -48,8 +49,7 @@ def _mask_bytes(mask: int) -> bytes:
     return mask.to_bytes((mask.bit_length() + 7) >> 3, "little")
 
 
-@dataclass(slots=True)
-class Pop:
+class Pop(msgspec.Struct):
     """Messages of one queue handed to one consumer, under one lease.
 
     Attributes:
@@ -157,8 +157,7 @@ class Pop:
         )
 
 
-@dataclass(slots=True)
-class Ack:
+class Ack(msgspec.Struct):
     """A delivery ended for good; lease 0: a message that waits for redelivery is given up."""
 
     at_ms: int
@@ -190,8 +189,7 @@ class Ack:
         return Ack(*_ACK.unpack(payload))
 
 
-@dataclass(slots=True)
-class AckMany:
+class AckMany(msgspec.Struct):
     """Deliveries of one lease ended for good, in one call.
 
     Attributes:
@@ -227,8 +225,7 @@ class AckMany:
         return AckMany(at_ms, group_id, topic_id, queue_id, lease_id, base, mask)
 
 
-@dataclass(slots=True)
-class ChangeInvisible:
+class ChangeInvisible(msgspec.Struct):
     """One message leaves its lease for a new one of its own.
 
     Attributes:
@@ -274,8 +271,7 @@ class ChangeInvisible:
         return ChangeInvisible(*_CHANGE.unpack(payload))
 
 
-@dataclass(slots=True)
-class Renew:
+class Renew(msgspec.Struct):
     """A whole lease ends `invisible_ms` from now; its handles stay good.
 
     Attributes:
@@ -313,8 +309,7 @@ class Renew:
         return Renew(*_RENEW.unpack(payload))
 
 
-@dataclass(slots=True)
-class DeadLetter:
+class DeadLetter(msgspec.Struct):
     """A message is settled because its copy, in the same frame, is a dead letter.
 
     Attributes:
@@ -354,8 +349,7 @@ class DeadLetter:
         return DeadLetter(*_DEAD_LETTER.unpack(payload))
 
 
-@dataclass(slots=True)
-class SetOffset:
+class SetOffset(msgspec.Struct):
     """A group begins, commits or is reset: its progress on the queue is this offset.
 
     Attributes:

@@ -32,10 +32,11 @@ import heapq
 from array import array
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from itertools import takewhile
 from struct import Struct
 from typing import ClassVar
+
+import msgspec
 
 from cosmodrome_server.core.machine import NEVER_MS, DirtyRow, Row
 from cosmodrome_server.core.timer_slot import Slot, TimerEntry
@@ -62,8 +63,7 @@ _RECALL = Struct("<QQQ")
 _PENDING = Struct("<i")
 
 
-@dataclass(slots=True)
-class FirePlan:
+class FirePlan(msgspec.Struct):
     """What fires next.
 
     Attributes:
@@ -79,8 +79,7 @@ class FirePlan:
     count: int
 
 
-@dataclass(slots=True)
-class Fire:
+class Fire(msgspec.Struct):
     """Delayed messages are in their queues, by copies in the same frame; all up to a frontier.
 
     Attributes:
@@ -106,8 +105,7 @@ class Fire:
         return Fire(*_FIRE.unpack(payload))
 
 
-@dataclass(slots=True)
-class Recall:
+class Recall(msgspec.Struct):
     """A delayed message will not be delivered."""
 
     kind: ClassVar[RecordKind] = RecordKind.RECALL
@@ -126,8 +124,7 @@ class Recall:
         return Recall(*_RECALL.unpack(payload))
 
 
-@dataclass(slots=True)
-class _Load:
+class _Load(msgspec.Struct):
     """An hour on its way into memory.
 
     Attributes:
@@ -139,8 +136,7 @@ class _Load:
     uncopied: Uncopied
 
 
-@dataclass(slots=True)
-class _Hour:
+class _Hour(msgspec.Struct):
     """What is known of an hour that is not over.
 
     Attributes:
@@ -151,7 +147,7 @@ class _Hour:
     """
 
     pending: int = 0
-    recalled: "array[int]" = field(default_factory=lambda: array("Q"))
+    recalled: "array[int]" = msgspec.field(default_factory=lambda: array("Q"))
     oldest_live: int = _POSITION_MAX
 
     def has_recalled(self, position: int) -> bool:

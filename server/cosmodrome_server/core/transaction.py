@@ -27,9 +27,10 @@ Source: protocol.md 1.12, 9 and their DO marks, F.12.
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
 from struct import Struct
 from typing import ClassVar
+
+import msgspec
 
 from cosmodrome_server.core.machine import NEVER_MS, DirtyRow, Row
 from cosmodrome_server.errors import BadRequest, InvalidTransactionId
@@ -45,8 +46,7 @@ RESOLVED_PREFIX = b"Y"
 Key = tuple[int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionRules:
+class TransactionRules(msgspec.Struct, frozen=True):
     """When half messages are asked about and given up.
 
     Attributes:
@@ -64,8 +64,7 @@ class TransactionRules:
     remembered_max: int = 100_000
 
 
-@dataclass(slots=True)
-class HalfMessage:
+class HalfMessage(msgspec.Struct):
     """A half message that is not resolved.
 
     Attributes:
@@ -87,8 +86,7 @@ class HalfMessage:
     checks: int = 0
 
 
-@dataclass(slots=True)
-class EndTransaction:
+class EndTransaction(msgspec.Struct):
     """A half message is resolved; of a rollback only the key counts."""
 
     kind: ClassVar[RecordKind] = RecordKind.END_TRANSACTION
@@ -125,8 +123,7 @@ class EndTransaction:
         return EndTransaction(*fields)
 
 
-@dataclass(slots=True)
-class TransactionTouch:
+class TransactionTouch(msgspec.Struct):
     """A half message was asked about, or its time is over, as `kind` says."""
 
     kind: RecordKind

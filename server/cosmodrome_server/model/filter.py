@@ -1,7 +1,8 @@
 """What a consumer asks for; `core.filter_expression` compiles it."""
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+import msgspec
 
 
 class FilterType(IntEnum):
@@ -11,8 +12,7 @@ class FilterType(IntEnum):
     SQL = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(msgspec.Struct, frozen=True):
     """An expression as the client wrote it."""
 
     filter_type: FilterType = FilterType.TAG

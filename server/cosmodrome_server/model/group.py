@@ -1,7 +1,8 @@
 """What a consumer group is: its order, its patience and where it begins."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
 
 # Consumer groups of the broker itself.
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
@@ -32,8 +33,7 @@ DEFAULT_BACKOFF_MS = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CustomizedBackoff:
+class CustomizedBackoff(msgspec.Struct, frozen=True):
     """Attempt n rests `next_ms[n - 1]`; the last entry repeats."""
 
     next_ms: tuple[int, ...] = DEFAULT_BACKOFF_MS
@@ -43,8 +43,7 @@ class CustomizedBackoff:
         return self.next_ms[min(attempt, len(self.next_ms)) - 1]
 
 
-@dataclass(frozen=True, slots=True)
-class ExponentialBackoff:
+class ExponentialBackoff(msgspec.Struct, frozen=True):
     """initial, initial × multiplier, … never above max."""
 
     initial_ms: int = 5_000
@@ -74,8 +73,7 @@ class ConsumeFrom(StrEnum):
     TIMESTAMP = "timestamp"
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, frozen=True):
     """A consumer group as its creator asked for it.
 
     Attributes:
@@ -95,11 +93,11 @@ class Group:
     name: str
     is_fifo: bool = False
     max_attempts: int = 17
-    backoff: Backoff = field(default_factory=CustomizedBackoff)
+    backoff: Backoff = msgspec.field(default_factory=CustomizedBackoff)
     consume_from: ConsumeFrom = ConsumeFrom.AUTO
     consume_timestamp_ms: int = 0
     is_consumable: bool = True
     lite_bind_topic: str = ""
     priority_factor: int = 100
     created_ms: int = 0
-    attributes: dict[str, str] = field(default_factory=dict)
+    attributes: dict[str, str] = msgspec.field(default_factory=dict)

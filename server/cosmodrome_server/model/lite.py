@@ -1,7 +1,8 @@
 """What a client says about the lite topics it reads (protocol.md 7.13)."""
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+import msgspec
 
 
 class LiteAction(IntEnum):
@@ -23,8 +24,7 @@ class LiteStart(IntEnum):
     TAIL = 4  # `start_value` messages before where the group is
 
 
-@dataclass(frozen=True, slots=True)
-class LiteChange:
+class LiteChange(msgspec.Struct, frozen=True):
     """One SyncLiteSubscription.
 
     Attributes:

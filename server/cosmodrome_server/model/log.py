@@ -17,10 +17,11 @@ log alone rebuilds everything and the checkpoint may be deleted.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 # How END_TRANSACTION begins: at · position · store time · topic · queue · queue offset · tag hash ·
 # is commit. The core's record, but a commit gives a message its place in the log's index.
@@ -63,8 +64,7 @@ class MessageState(IntEnum):
     DELAYED = 2  # waits for its delivery time
 
 
-@dataclass(slots=True)
-class MessageRecord:
+class MessageRecord(msgspec.Struct):
     """A message with its place, as it is written.
 
     Attributes:

@@ -15,8 +15,9 @@ bytes it arrived in, and spliced into replies without being decoded again:
 `model` knows no protobuf library; `model.wire` reads and writes the few fields needed.
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+import msgspec
 
 
 class MessageType(IntEnum):
@@ -31,8 +32,7 @@ class MessageType(IntEnum):
     PRIORITY = 6
 
 
-@dataclass(slots=True)
-class NewMessage:
+class NewMessage(msgspec.Struct):
     """A validated message that is not stored yet. Not frozen: one is made per send.
 
     Attributes:
@@ -63,8 +63,7 @@ class NewMessage:
     body: bytes
 
 
-@dataclass(slots=True)
-class StoredMessage:
+class StoredMessage(msgspec.Struct):
     """A message as the log holds it.
 
     Attributes:
@@ -87,8 +86,7 @@ class StoredMessage:
     body: bytes
 
 
-@dataclass(slots=True)
-class SendReceipt:
+class SendReceipt(msgspec.Struct):
     """What became of one sent message.
 
     Attributes:
@@ -102,8 +100,7 @@ class SendReceipt:
     recall_handle: str
 
 
-@dataclass(slots=True)
-class Delivery:
+class Delivery(msgspec.Struct):
     """One message handed to one consumer.
 
     Attributes:

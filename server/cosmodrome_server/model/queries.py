@@ -1,7 +1,8 @@
 """What the proxy asks of the broker, where more than a few names and numbers are needed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from cosmodrome_server.model.filter import EVERYTHING, Filter
 from cosmodrome_server.model.message import Delivery, StoredMessage
@@ -9,8 +10,7 @@ from cosmodrome_server.model.message import Delivery, StoredMessage
 ANY_QUEUE = -1
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiveQuery:
+class ReceiveQuery(msgspec.Struct, frozen=True):
     """One receive.
 
     Attributes:
@@ -37,8 +37,7 @@ class ReceiveQuery:
     attempt_id: str = ""
 
 
-@dataclass(slots=True)
-class Waiter:
+class Waiter(msgspec.Struct):
     """A receive that found nothing and waits.
 
     Attributes:
@@ -54,8 +53,7 @@ class Waiter:
     is_open: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class PullQuery:
+class PullQuery(msgspec.Struct, frozen=True):
     """One read at an offset.
 
     Attributes:
@@ -75,16 +73,14 @@ class PullQuery:
     filter: Filter = EVERYTHING
 
 
-@dataclass(frozen=True, slots=True)
-class Pulled:
+class Pulled(msgspec.Struct, frozen=True):
     """What a pull found: messages in offset order, and where to go on."""
 
     messages: list[StoredMessage]
     next_offset: int
 
 
-@dataclass(slots=True)
-class PullWaiter:
+class PullWaiter(msgspec.Struct):
     """A pull that found nothing and waits; as `Waiter`."""
 
     query: PullQuery
@@ -93,16 +89,14 @@ class PullWaiter:
     is_open: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class QueueBounds:
+class QueueBounds(msgspec.Struct, frozen=True):
     """The offsets a queue holds now: [min_offset, max_offset)."""
 
     min_offset: int
     max_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Accumulation:
+class Accumulation(msgspec.Struct, frozen=True):
     """How far behind a group is on a topic.
 
     Attributes:
@@ -118,8 +112,7 @@ class Accumulation:
     oldest_ready_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class RedriveQuery:
+class RedriveQuery(msgspec.Struct, frozen=True):
     """Which dead letters of a group go back to the topics they came from.
 
     Attributes:
@@ -139,8 +132,7 @@ class RedriveQuery:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Redriven:
+class Redriven(msgspec.Struct, frozen=True):
     """What a redrive did.
 
     Attributes:
@@ -154,8 +146,7 @@ class Redriven:
     next_offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Scheduled:
+class Scheduled(msgspec.Struct, frozen=True):
     """A message that waits for its delivery time."""
 
     topic: str
@@ -164,8 +155,7 @@ class Scheduled:
     recall_handle: str
 
 
-@dataclass(frozen=True, slots=True)
-class OpenTransaction:
+class OpenTransaction(msgspec.Struct, frozen=True):
     """A half message; a parked one is no longer checked and waits for an operator."""
 
     topic: str
@@ -175,8 +165,7 @@ class OpenTransaction:
     is_parked: bool
 
 
-@dataclass(frozen=True, slots=True)
-class MessageSearch:
+class MessageSearch(msgspec.Struct, frozen=True):
     """Which stored messages are looked for.
 
     Attributes:
@@ -193,8 +182,7 @@ class MessageSearch:
     max_messages: int
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True):
     """How many messages wait for something other than a consumer, by topic.
 
     Attributes:

@@ -13,7 +13,8 @@ handle cannot take the message back.
 import hashlib
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from dataclasses import dataclass
+
+import msgspec
 
 from cosmodrome_server.errors import BadRequest
 
@@ -24,8 +25,7 @@ _TAG_BYTES = 8
 _PERSON = b"recall"
 
 
-@dataclass(frozen=True, slots=True)
-class RecallHandle:
+class RecallHandle(msgspec.Struct, frozen=True):
     """A handle, read and found authentic.
 
     Attributes:

@@ -1,7 +1,8 @@
 """What a topic is: a type, and message queues."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
 
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
@@ -39,8 +40,7 @@ class Permission(StrEnum):
         return self in (Permission.WRITE, Permission.READ_WRITE)
 
 
-@dataclass(frozen=True, slots=True)
-class Topic:
+class Topic(msgspec.Struct, frozen=True):
     """A topic as its creator asked for it.
 
     Attributes:
@@ -61,7 +61,7 @@ class Topic:
     retention_ms: int = 0
     lite_expiration_ms: int = 0
     created_ms: int = 0
-    attributes: dict[str, str] = field(default_factory=dict)
+    attributes: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 def dead_letter_topic(consumer_group: str) -> str:

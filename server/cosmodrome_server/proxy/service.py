@@ -14,9 +14,9 @@ does not have is not there, and is UNIMPLEMENTED as it is there.
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from google.protobuf.message import DecodeError
 
 from cosmodrome_proto import Method, methods
@@ -105,8 +105,7 @@ PROMPT = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Rpc:
+class Rpc(msgspec.Struct, frozen=True):
     """A `front.Route`."""
 
     path: str

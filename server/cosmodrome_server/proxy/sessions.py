@@ -13,7 +13,8 @@ A client id may have several streams, one per endpoint it dialled: the newest is
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
@@ -51,8 +52,7 @@ _log = logging.getLogger(__name__)
 OnAnswer = Callable[[rpc.TelemetryCommand | BrokerError], None]
 
 
-@dataclass(slots=True)
-class _Relay:
+class _Relay(msgspec.Struct):
     client_id: str
     deadline_ms: int
     on_answer: OnAnswer

@@ -11,8 +11,9 @@ import logging
 import os
 import ssl
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from cosmodrome_server.config import Config, ConfigError
 
@@ -21,8 +22,7 @@ _log = logging.getLogger(__name__)
 DEVELOPMENT_DAYS = 3650
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateFiles:
+class CertificateFiles(msgspec.Struct, frozen=True):
     """PEM texts: certificate chain, its key, and who may sign client certificates ("" for none)."""
 
     chain: bytes

@@ -7,8 +7,9 @@ when something is wrong is the culprit looked for, so that the error can name it
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import md5, sha1
+
+import msgspec
 
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_server.config import Config
@@ -90,8 +91,7 @@ RESERVED_PROPERTIES = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class MessageRules:
+class MessageRules(msgspec.Struct, frozen=True):
     """The limits of one message as plain numbers, read once from the settings."""
 
     body_bytes: int

@@ -7,8 +7,9 @@ with a new file.
 """
 
 import logging
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from cosmodrome_server.store.checkpoint import CheckpointStore, Mark
 from cosmodrome_server.store.consume_queue import ConsumeQueues, NewEntries, SealedEntries
@@ -19,8 +20,7 @@ from cosmodrome_server.store.space import Space
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class Changes:
+class Changes(msgspec.Struct):
     """What a checkpoint adds to the one before.
 
     Attributes:
@@ -30,8 +30,8 @@ class Changes:
     """
 
     mark: Mark | None = None
-    rows: dict[bytes, bytes | None] = field(default_factory=dict)
-    entries: list[NewEntries] = field(default_factory=list)
+    rows: dict[bytes, bytes | None] = msgspec.field(default_factory=dict)
+    entries: list[NewEntries] = msgspec.field(default_factory=list)
 
     def add(self, later: "Changes") -> None:
         """Add what changed after this."""

@@ -8,8 +8,9 @@ makes it again from the log. All of them need the log to themselves: they take i
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from cosmodrome_server.errors import CorruptFrame
 from cosmodrome_server.model.log import MessageState, RecordKind, Replayed
@@ -28,8 +29,7 @@ from cosmodrome_server.store.segment import SegmentHeader
 _DERIVED_SUFFIXES = (sealed_index.SUFFIX, key_index.SUFFIX, ".new", ".damaged")
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(msgspec.Struct, frozen=True):
     """Something that is not as it must be.
 
     Attributes:
@@ -45,8 +45,7 @@ class Problem:
     is_loss: bool
 
 
-@dataclass(slots=True)
-class CheckReport:
+class CheckReport(msgspec.Struct):
     """What `check` found.
 
     Attributes:
@@ -68,7 +67,7 @@ class CheckReport:
     last_lsn: int = 0
     queues: int = 0
     torn_bytes_at: int | None = None
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[Problem] = msgspec.field(default_factory=list)
 
     @property
     def is_whole(self) -> bool:
@@ -76,8 +75,7 @@ class CheckReport:
         return not any(problem.is_loss for problem in self.problems)
 
 
-@dataclass(frozen=True, slots=True)
-class DumpedRecord:
+class DumpedRecord(msgspec.Struct, frozen=True):
     """A record as it lies in the log.
 
     Attributes:

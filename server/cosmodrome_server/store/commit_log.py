@@ -17,7 +17,6 @@ loop's thread. A staged record must not be changed by its caller: it is read fro
 as long as it is recent.
 """
 
-import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -316,8 +315,8 @@ class CommitLog:
         self.tail = LogTail(0, 0)
         mark = Mark(lsn, self._segment.base + self._start, 0, self._segment.header.salt)
         self._unsaved.entries += self._queues.take_new()
-        changes = dataclasses.replace(self._unsaved, mark=mark)
-        self._unsaved = Changes()
+        changes, self._unsaved = self._unsaved, Changes()
+        changes.mark = mark
         save = partial(self._background.checkpoint, changes)
         self._writer.when_durable(lsn, partial(self._platform.background.submit, save))
 

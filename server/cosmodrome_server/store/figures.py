@@ -1,14 +1,14 @@
 """What a log says of itself to whoever watches: sizes, space, damage. Read when somebody asks."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from cosmodrome_server.store.commit_log import CommitLog
 
 
-@dataclass(frozen=True, slots=True)
-class StoreFigures:
+class StoreFigures(msgspec.Struct, frozen=True):
     """Figures of one moment.
 
     Attributes:

@@ -21,9 +21,10 @@ thing this writer does; it is never tried again, and no frame after it is ever d
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
+
+import msgspec
 
 from cosmodrome_server.clock import Clock
 from cosmodrome_server.store.files import Files
@@ -42,8 +43,7 @@ _SMALL_FRAME_BYTES = 16 * 1024
 _SMALL_FRAME_RECORDS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Durability:
+class Durability(msgspec.Struct, frozen=True):
     """When a frame counts as durable; `parse_durability` reads it from the settings.
 
     Attributes:
@@ -63,8 +63,7 @@ def parse_durability(text: str) -> Durability:
     return Durability(is_synced=False, interval_ms=int(interval) if kind == "interval" else 0)
 
 
-@dataclass(slots=True)
-class Frame:
+class Frame(msgspec.Struct):
     """Records on their way to the disk.
 
     Attributes:

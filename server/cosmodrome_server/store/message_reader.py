@@ -5,9 +5,10 @@ the messages of one send are, come with one read together. Each is verified by i
 A bad sector is an error of that message only, and for a while no damage (store.patience).
 """
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+import msgspec
 
 from cosmodrome_server.errors import CorruptFrame, MessageNotFound
 from cosmodrome_server.model.log import MessageRecord, MessageState
@@ -188,7 +189,7 @@ def placed(
         if record.queue_offset != queue_offset or record.topic_id != topic_id:
             raise CorruptFrame(f"another message lies at log position {entry[0]}")
         return record
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         record,
         topic_id=topic_id,
         queue_id=queue_id,

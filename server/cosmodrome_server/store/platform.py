@@ -1,7 +1,8 @@
 """What a log is made of: how it is kept (`LogOptions`) and what it stands on (`Platform`)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from cosmodrome_server.clock import Clock
 from cosmodrome_server.store.checkpoint import CheckpointStore
@@ -10,8 +11,7 @@ from cosmodrome_server.store.group_commit import Durability
 from cosmodrome_server.store.worker import Worker
 
 
-@dataclass(frozen=True, slots=True)
-class LogOptions:
+class LogOptions(msgspec.Struct, frozen=True):
     """How a log is kept (`config.Store` says it in the settings' units).
 
     Attributes:
@@ -26,7 +26,7 @@ class LogOptions:
             ending.
     """
 
-    durability: Durability = field(default_factory=Durability)
+    durability: Durability = msgspec.field(default_factory=Durability)
     segment_bytes: int = 128 << 20
     reserve_bytes: int = 16 << 20
     staged_bytes_max: int = 64 << 20
@@ -36,8 +36,7 @@ class LogOptions:
     reads_around_bad_sectors: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Platform:
+class Platform(msgspec.Struct, frozen=True):
     """What a log stands on; simulations replace all of it.
 
     Attributes:

@@ -10,9 +10,10 @@ segment away, and a recycled file holds another segment's bytes. A pin ends by i
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from cosmodrome_server.errors import MessageNotFound, OverloadedError, ReadFailed
 from cosmodrome_server.store import segment
@@ -47,8 +48,7 @@ class SealedPart(NamedTuple):
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Pin:
+class _Pin(msgspec.Struct, frozen=True):
     position: int
     until_ms: int
 

@@ -29,10 +29,11 @@ good (`store.read_around_bad_sectors`): then its sectors are damage like any oth
 import logging
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
+
+import msgspec
 
 from cosmodrome_server.errors import CorruptFrame, ReadFailed
 from cosmodrome_server.model.log import (
@@ -74,8 +75,7 @@ class Damage(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Beginning:
+class Beginning(msgspec.Struct, frozen=True):
     """Where replay begins, and what is known there.
 
     Attributes:
@@ -91,15 +91,15 @@ class Beginning:
         is_checkpoint: Whether all this comes from the checkpoint.
     """
 
-    segments: list[SegmentHeader] = field(default_factory=list)
+    segments: list[SegmentHeader] = msgspec.field(default_factory=list)
     first: int = 0
     offset: int = segment.HEADER_BYTES
     lsn: int = 0
     durable_lsn: int = 0
-    rows: list[Row] = field(default_factory=list)
-    ends: dict[int, int] = field(default_factory=dict)
-    entries: list[tuple[int, int, bytes]] = field(default_factory=list)
-    indexes: list[tuple[SegmentHeader, IndexHeader]] = field(default_factory=list)
+    rows: list[Row] = msgspec.field(default_factory=list)
+    ends: dict[int, int] = msgspec.field(default_factory=dict)
+    entries: list[tuple[int, int, bytes]] = msgspec.field(default_factory=list)
+    indexes: list[tuple[SegmentHeader, IndexHeader]] = msgspec.field(default_factory=list)
     is_checkpoint: bool = False
 
 

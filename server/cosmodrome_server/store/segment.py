@@ -22,10 +22,10 @@ A position is segment number << 32 | byte offset in the file.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
+import msgspec
 from google_crc32c import value as crc32c
 
 from cosmodrome_server.errors import CorruptFrame, StoreError
@@ -45,8 +45,7 @@ _CRC = Struct("<I")
 _SEED = Struct("<QQ")
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentHeader:
+class SegmentHeader(msgspec.Struct, frozen=True):
     """Who a segment is.
 
     Attributes:
@@ -72,8 +71,7 @@ class SegmentHeader:
         return seed
 
 
-@dataclass(slots=True)
-class Segment:
+class Segment(msgspec.Struct):
     """An open segment.
 
     Attributes:

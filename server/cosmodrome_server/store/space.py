@@ -16,8 +16,9 @@ also write the file system's journal: a third more commits a second.
 
 import errno
 import logging
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from cosmodrome_server.store.files import File, Files
 from cosmodrome_server.store.segment import OFFSET_MASK, Segment
@@ -33,8 +34,7 @@ _ZERO_BYTES = 1 << 20
 _GROWTH_PARTS = 16
 
 
-@dataclass(slots=True)
-class Spare:
+class Spare(msgspec.Struct):
     """A file that waits to become a segment.
 
     Attributes:

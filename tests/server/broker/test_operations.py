@@ -1,8 +1,8 @@
 """What operators do."""
 
 import asyncio
-from dataclasses import replace
 
+import msgspec
 import pytest
 
 from cosmodrome_server.broker import operation_verbs
@@ -81,7 +81,7 @@ def test_a_redrive_that_looked_at_enough_goes_on_from_there(
             if not done.next_offset:
                 break
             assert done.next_offset - query.from_offset <= 2
-            query = replace(query, from_offset=done.next_offset)
+            query = msgspec.structs.replace(query, from_offset=done.next_offset)
         assert (moved, steps) == (1, 4)
         # What went back is passed over without reading it, some at a time, too.
         assert redrive(world, 0, 1, 2, 3) == Redriven(2, 5, next_offset=2)

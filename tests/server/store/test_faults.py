@@ -1,8 +1,8 @@
 """What the log does when the disk does not do its part."""
 
-from dataclasses import replace
 from random import Random
 
+import msgspec
 import pytest
 
 from cosmodrome_server.errors import (
@@ -461,7 +461,7 @@ def test_an_operator_may_give_up_what_cannot_be_read_at_a_start() -> None:
     disk = world.disk.killed()
     disk.unreadable = (name, start, start + 1)
 
-    after = World(disk=disk, options=replace(SMALL, reads_around_bad_sectors=True))
+    after = World(disk=disk, options=msgspec.structs.replace(SMALL, reads_around_bad_sectors=True))
 
     assert [after.log.read(1, 0, n).body[:1] for n in range(2)] == [b"0", b"1"]
     after.send(0, b"next")
@@ -476,5 +476,5 @@ def test_a_segment_header_that_cannot_be_read_ends_the_start_too() -> None:
     with pytest.raises(ReadFailed, match=r"segment \d cannot be read"):
         World(disk=disk)
 
-    after = World(disk=disk, options=replace(SMALL, reads_around_bad_sectors=True))
+    after = World(disk=disk, options=msgspec.structs.replace(SMALL, reads_around_bad_sectors=True))
     assert after.log.read(1, 0, 2).body[:1] == b"2"

@@ -6,8 +6,8 @@ then (delayed messages, the end of a segment) the next run of another.
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -57,8 +57,7 @@ def encode(segment: Callable[[int], memoryview], plan: Plan) -> tuple[bytes, int
     return table.to_batches()[0].serialize().to_pybytes(), resume
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
+class _Run(msgspec.Struct, frozen=True):
     """Messages of one queue in one segment, one after the other."""
 
     buffer: Buffer

@@ -1,7 +1,8 @@
 """ReadQueue: the messages of a range as one Arrow batch of the wanted columns."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from cosmodrome_proto import bulk_pb2 as rpc
 from cosmodrome_server.core.filter_expression import compile_filter
@@ -23,8 +24,7 @@ ROWS_MAX = 32_768
 PIN_MS = 60_000
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """One read, as it leaves the loop.
 
     Attributes:

@@ -5,8 +5,9 @@ units; a gauge in milliseconds carries the unit suffix its Prometheus exporter a
 name too, since boards in the wild query either. Names that begin with `cosmodrome_` are ours.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from cosmodrome_server.broker.statistics import DELAY_BOUNDS_S, FINISH_BOUNDS_S, SIZE_BOUNDS
 
@@ -19,8 +20,7 @@ class Kind(StrEnum):
     HISTOGRAM = "histogram"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Metric:
+class Metric(msgspec.Struct, frozen=True, eq=False):
     """One exported name. Compared by identity: it is a key on the hot path.
 
     Attributes:

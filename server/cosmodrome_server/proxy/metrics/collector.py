@@ -10,9 +10,10 @@ import os
 import resource
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
+
+import msgspec
 
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_server.broker.interface import Broker
@@ -113,7 +114,7 @@ class Collector:
             handler(call)
             observe(names.RPC_SECONDS, perf_counter() - began, labels)
 
-        return replace(rpc, handler=handle)
+        return msgspec.structs.replace(rpc, handler=handle)
 
     async def probe_loop(self) -> None:
         """Measure how late the loop comes to a timer, until cancelled."""

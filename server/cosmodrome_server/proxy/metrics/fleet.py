@@ -10,8 +10,8 @@ not pushed for `IDLE_MS` is dropped, and there are at most `series_max` of them.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+import msgspec
 from google.protobuf.message import DecodeError
 
 from cosmodrome_proto import fleet_pb2 as wire
@@ -30,8 +30,7 @@ _DELTA = 1
 _NAME = re.compile(r"[^a-zA-Z0-9_]")
 
 
-@dataclass(slots=True)
-class _Series:
+class _Series(msgspec.Struct):
     value: float | Distribution
     seen_ms: int
 

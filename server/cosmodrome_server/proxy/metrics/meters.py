@@ -6,7 +6,8 @@ Counted on the loop's thread (fsync: by the writer thread, into a list the loop 
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from cosmodrome_server.proxy.metrics.catalogue import Kind, Metric
 
@@ -14,8 +15,7 @@ Labels = tuple[str, ...]
 Pairs = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
+class Distribution(msgspec.Struct, frozen=True):
     """A histogram's state: cumulative counts are made when it is rendered."""
 
     buckets: tuple[float, ...]
@@ -23,8 +23,7 @@ class Distribution:
     total: float
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """All samples of one scrape, copied on the loop.
 
     Attributes:
@@ -38,10 +37,10 @@ class Snapshot:
     cluster: str
     node_id: str
     extra: Mapping[str, str]
-    values: dict[Metric, dict[Labels, float]] = field(default_factory=dict)
-    distributions: dict[Metric, dict[Labels, Distribution]] = field(default_factory=dict)
-    fleet_values: dict[str, dict[Pairs, float]] = field(default_factory=dict)
-    fleet_distributions: dict[str, dict[Pairs, Distribution]] = field(default_factory=dict)
+    values: dict[Metric, dict[Labels, float]] = msgspec.field(default_factory=dict)
+    distributions: dict[Metric, dict[Labels, Distribution]] = msgspec.field(default_factory=dict)
+    fleet_values: dict[str, dict[Pairs, float]] = msgspec.field(default_factory=dict)
+    fleet_distributions: dict[str, dict[Pairs, Distribution]] = msgspec.field(default_factory=dict)
 
 
 class _Histogram:

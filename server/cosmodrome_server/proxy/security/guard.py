@@ -8,7 +8,8 @@ callers with the right secret do not feel it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from cosmodrome_server.clock import Clock
 from cosmodrome_server.config import Security
@@ -21,8 +22,7 @@ from cosmodrome_server.proxy.security.signature import Credential, is_genuine, i
 FAILURES_REMEMBERED = 10_000
 
 
-@dataclass(slots=True)
-class _Failures:
+class _Failures(msgspec.Struct):
     """Failures of one caller in the current second."""
 
     second: int

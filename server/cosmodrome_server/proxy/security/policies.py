@@ -9,9 +9,10 @@ The reference lets ALLOW win a tie although it promises the contrary; here DENY 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import ip_address, ip_network
+
+import msgspec
 
 from cosmodrome_server.errors import BadRequest
 
@@ -39,8 +40,7 @@ class Action(StrEnum):
     LIST = "list"
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(msgspec.Struct, frozen=True):
     """What a request needs: one of `actions` on a resource."""
 
     resource_type: ResourceType
@@ -51,8 +51,7 @@ class Need:
         return f"{self.resource_type}:{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(msgspec.Struct, frozen=True):
     """One rule of one user.
 
     Attributes:
@@ -77,8 +76,7 @@ class Policy:
         return f"{word} {','.join(self.actions)} on {self.resource}{where}"
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """The answer, and why."""
 
     is_allowed: bool

@@ -9,16 +9,16 @@ something else, so its window is an option (protocol.md 2.2).
 
 import hashlib
 import hmac
-from dataclasses import dataclass
 from datetime import UTC, datetime
+
+import msgspec
 
 from cosmodrome_server.errors import Unauthorized
 
 SCHEME = "MQv2-HMAC-SHA1"
 
 
-@dataclass(frozen=True, slots=True)
-class Credential:
+class Credential(msgspec.Struct, frozen=True):
     """What a header claims.
 
     Attributes:
