@@ -1,6 +1,7 @@
 """Delayed messages whose disk, log or topic is not there when they are due."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,12 +14,26 @@ from cosmodrome_server.errors import ReadFailed
 from cosmodrome_server.model.group import ConsumeFrom, Group
 from cosmodrome_server.model.message import MessageType, NewMessage
 from cosmodrome_server.model.topic import Topic, TopicType
+from cosmodrome_server.store.files import File
 from cosmodrome_server.store.timer_bucket import TimerBuckets
 from tests.support.broker_world import START_MS, World, bodies, new_message
 from tests.support.faulty_files import FaultyFiles
 
 HOUR_MS = 3_600_000
 DIRECTORY = Path("/timer")
+
+
+class SlowFiles(FaultyFiles):
+    """A disk on which files are opened when `is_free` is set, and not before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_free = threading.Event()
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """See `Files`."""
+        assert self.is_free.wait(30)
+        return super().open(path, create=create)
 
 
 def delayed(name: str, after_ms: int) -> NewMessage:
@@ -162,12 +177,15 @@ async def test_recalled_messages_are_not_copied() -> None:
 
 
 async def test_what_comes_while_others_are_copied_is_copied_next() -> None:
-    disk = FaultyFiles()
+    disk = SlowFiles()
     async with opened(disk) as world:
         world.broker.send("later", [delayed("a", 5 * HOUR_MS)])
         await world.settle()
         await world.later(60_000)
         world.broker.send("later", [delayed("b", 9 * HOUR_MS)])
+        await world.settle()
+        assert world.broker.is_copying
+        disk.is_free.set()
         await idle(world)
         assert len(disk.names(DIRECTORY)) == 2
 
