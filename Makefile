@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -q
 MARK := $(VENV)/.installed
 
-.PHONY: help setup run demo test check format proto bench bench-scale bench-peer crash simulation coverage fuzz soak conformance probe gate wheel pipeline pipeline-oldest clean
+.PHONY: help setup run demo test check format proto bench bench-scale bench-peer crash simulation coverage fuzz soak conformance probe gate wheel pipeline pipeline-oldest image clean
 help:
 	@echo "run: set up and start a broker on 127.0.0.1:8081"
 	@echo "demo: a tour: a thousand messages, one redelivery, one dead letter"
@@ -17,6 +17,7 @@ help:
 	@echo "crash simulation fuzz soak conformance pipeline: longer tests, by subject"
 	@echo "probe pipeline-oldest coverage: questions of others, the oldest Spark, branch coverage"
 	@echo "bench bench-scale bench-peer: measurements; docs/performance.md"
+	@echo "image: the image's commands, from an environment filled by the Dockerfile's own; needs an index"
 	@echo "proto gate wheel: generated code, the native front, a wheel of it"
 	@echo "clean: remove what was built here"
 
@@ -109,6 +110,11 @@ pipeline-oldest: $(MARK)-dev gate
 	@$(OLD)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps pyspark==$(OLDEST)
 	@$(OLD)/bin/python -c 'import pyspark; assert pyspark.__version__ == "$(OLDEST)", pyspark.__file__'
 	@$(OLD)/bin/python -m pytest -q tests/pipeline $(ARGS)
+
+# What the image, the compose file and the unit start, from an environment that the Dockerfile's own
+# commands fill: no engine of containers needed, but an index of packages.
+image: $(MARK)-dev gate
+	@$(PYTEST) -m 'slow or not slow' tests/deploy $(ARGS)
 
 clean:
 	@rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
