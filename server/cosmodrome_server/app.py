@@ -185,6 +185,8 @@ async def _assemble(
         timed if around is None else lambda rpc: around(timed(rpc)),
     )
     context.sink, collector.connections = front, front.statistics
+    if context.flow is not None:
+        collector.under_way = context.flow.under_way
     events = ClientEvents()
     broker.listen(events)
     await front.start()

@@ -42,8 +42,8 @@ def take_up(context: Context, read_again: Callable[[], Config]) -> None:
     except ConfigError as error:
         _log.error("settings not taken up, the old ones stay: %s", error)
         return
-    if context.adopt_flow is not None:
-        context.adopt_flow(config.flow)
+    if context.flow is not None:
+        context.flow.adopt(config.flow)
     logging.getLogger().setLevel(config.server.log_level.upper())
     later = [name for name in changed(context.config, config) if not _is_live(name)]
     _log.warning("settings taken up: flow, server.log_level")

@@ -82,9 +82,16 @@ class OperationVerbs(TimerVerbs):
             counts = parked if self._shard.transactions.is_parked(message) else half
             name = topics[message.key[0]].topic.name
             counts[name] = counts.get(name, 0) + 1
-        delayed = len(self._shard.timers)
-        overdue_ms = max(0, self._now() - self._shard.timers.next_deadline_ms())
-        return Waiting({"": delayed} if delayed else {}, half, parked, overdue_ms)
+        timers, now_ms = self._shard.timers, self._now()
+        delayed = len(timers)
+        return Waiting(
+            {"": delayed} if delayed else {},
+            half,
+            parked,
+            max(0, now_ms - timers.next_deadline_ms()),
+            timers.overdue(now_ms),
+            len(timers.uncopied),
+        )
 
     # Looking for messages
 

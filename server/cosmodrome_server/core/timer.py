@@ -207,6 +207,15 @@ class Timers:
         """Messages held in slots now."""
         return sum(map(len, self._slots.values()))
 
+    def overdue(self, now_ms: int) -> int:
+        """How many are due and have not fired; of this hour those in memory, recalled ones too."""
+        hour = hour_of(now_ms)
+        over = sum(max(0, known.pending) for at, known in self._hours.items() if at < hour)
+        if not self._slot_order or (self._slot_order[0] + 1) * SLOT_MS > now_ms:
+            return over
+        first, end = hour * SLOTS_PER_HOUR, slot_of(now_ms)
+        return over + sum(len(held) for at, held in self._slots.items() if first <= at < end)
+
     def is_pending(self, due_ms: int, position: int) -> bool:
         """Whether a message that was delayed has neither fired nor been recalled."""
         if (slot_of(due_ms), position) <= self._frontier:

@@ -188,6 +188,8 @@ class Waiting(msgspec.Struct, frozen=True):
     Attributes:
         delayed: For their delivery time.
         overdue_ms: For how long the first of them has been due; 0 if none is.
+        overdue: How many of them are due.
+        uncopied: How many of them only the log has yet.
         half: For their transaction's end.
         parked: For an operator to end it.
     """
@@ -196,3 +198,5 @@ class Waiting(msgspec.Struct, frozen=True):
     half: dict[str, int]
     parked: dict[str, int]
     overdue_ms: int = 0
+    overdue: int = 0
+    uncopied: int = 0

@@ -11,9 +11,9 @@ Where its reply leaves at once or is held until what it staged is durable stands
 `service.METHODS`; what it raises, the boundary turns into a Status.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from google.protobuf.message import Message
 
@@ -44,6 +44,16 @@ CLIENT_ID = "x-mq-client-id"
 CLIENT_VERSION = "x-mq-client-version"
 
 
+class Admission(Protocol):
+    """Flow control, as others than the boundary see it."""
+
+    def adopt(self, settings: Flow) -> None:
+        """Admit by these settings from now on; on the loop's thread."""
+
+    def under_way(self) -> Mapping[str, int]:
+        """Calls of each class that wait for the disk now."""
+
+
 @dataclass(slots=True)
 class Context:
     """The parts of the proxy.
@@ -60,7 +70,7 @@ class Context:
         is_guarded: Whether `access` is asked; security.authentication.
         observe: Counts answers; None where nobody counts.
         bounded: Told the setting of each bound that refused a call; None where nobody counts.
-        adopt_flow: Takes new settings of flow control; set when the table of RPCs is made.
+        flow: Flow control; set when the table of RPCs is made.
         waited: Told how many seconds a receive waited; None where nobody counts.
         bulk: Ranges of queues for the data pipeline; None where the log is elsewhere.
     """
@@ -75,7 +85,7 @@ class Context:
     access: Guard
     observe: Observer | None = None
     bounded: Callable[[str], None] | None = None
-    adopt_flow: Callable[[Flow], None] | None = None
+    flow: Admission | None = None
     waited: Callable[[float], None] | None = None
     bulk: BulkSource | None = None
     is_guarded: bool = field(init=False)

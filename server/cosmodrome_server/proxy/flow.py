@@ -188,6 +188,11 @@ class Lane:
         self._begun = self._ended = 0
         self._lock = Lock()
 
+    @property
+    def under_way(self) -> int:
+        """How many have begun and not ended."""
+        return self._begun - self._ended
+
     def adopt(self, most: int) -> None:
         """Let so many in from now on."""
         self._most = most
@@ -260,6 +265,10 @@ class FlowControl:
         self.groups.adopt(settings.group_receives_per_s, settings.groups)
         for method, toll in self._tolls.items():
             toll.charge = self.charge_of(method)
+
+    def under_way(self) -> dict[str, int]:
+        """Calls of each class that wait for the disk now."""
+        return {name: lane.under_way for name, lane in self._lanes.items()}
 
     def toll_of(self, method: str) -> Toll:
         """What the calls of a method are asked, whatever the settings become."""

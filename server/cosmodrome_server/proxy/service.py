@@ -146,7 +146,7 @@ def _service(context: Context, service: str, table: Mapping[str, Activity[Any]])
     flow = None
     if service == MESSAGING_SERVICE:
         flow = FlowControl(context.config.flow, context.clock, lambda: context.sink)
-        context.adopt_flow = flow.adopt
+        context.flow = flow
     found = [
         Rpc(
             method.path,

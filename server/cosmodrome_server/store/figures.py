@@ -17,6 +17,7 @@ class StoreFigures(msgspec.Struct, frozen=True):
         free_bytes: Left on the file system for this process.
         is_full: Messages are refused for lack of space.
         corrupt_frames: Found at the last start.
+        oldest_ms: When the oldest segment that is kept was begun; 0 for no segments.
     """
 
     log_bytes: int = 0
@@ -24,6 +25,7 @@ class StoreFigures(msgspec.Struct, frozen=True):
     free_bytes: int = 0
     is_full: bool = False
     corrupt_frames: int = 0
+    oldest_ms: int = 0
 
 
 def figures_of(log: CommitLog, data: Path) -> StoreFigures:
@@ -35,6 +37,7 @@ def figures_of(log: CommitLog, data: Path) -> StoreFigures:
         free_bytes=space.f_bavail * space.f_frsize,
         is_full=log.is_full,
         corrupt_frames=len(log.damages),
+        oldest_ms=log.segments()[0].created_ms,
     )
 
 

@@ -451,3 +451,20 @@ def test_what_a_load_has_yet_to_take_from_the_log_is_left_there_though_it_was_co
     assert timers.oldest_position() == 10
     timers.end_load(hour)
     assert [entry.position for entry in timers.in_order(hour)] == [10, 20]
+
+
+def test_what_is_overdue_is_counted_by_slot_in_this_hour_and_as_a_whole_before() -> None:
+    shell = Shell()
+    shell.load()
+    for delay_ms in (50, 150, 150, 2 * HOUR_MS + 50, 2 * HOUR_MS + 250):
+        shell.send(delay_ms)
+    shell.load()
+    counts = [shell.timers.overdue(START_MS + passed) for passed in (0, 99, 100, 199, 200)]
+    assert counts == [0, 0, 1, 1, 3]
+    shell.now = START_MS + 200
+    shell.fire(count=2)
+    assert shell.timers.overdue(shell.now) == 0
+    shell.copy()
+    # Nobody has loaded the later hour: it counts when it is over.
+    assert shell.timers.overdue(START_MS + 3 * HOUR_MS - 1) == 0
+    assert shell.timers.overdue(START_MS + 3 * HOUR_MS) == 2

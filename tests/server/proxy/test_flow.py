@@ -287,8 +287,8 @@ def test_new_settings_are_taken_up_while_calls_come_in() -> None:
     async def scenario(world: ProxyWorld) -> None:
         for _ in range(5):
             assert (await world.send(message())).status.code == pb.OK
-        adopt = world.context.adopt_flow
-        assert adopt is not None
+        assert world.context.flow is not None
+        adopt = world.context.flow.adopt
         adopt(Flow(topic_sends_per_s=1, group_receives_per_s=1, client_calls_per_s=5))
         assert (await world.send(message())).status.code == pb.OK
         assert "(flow.topic_sends_per_s)" in (await world.send(message())).status.message
@@ -300,6 +300,7 @@ def test_new_settings_are_taken_up_while_calls_come_in() -> None:
         request = rpc.SendMessageRequest(messages=[message()])
         held, refused = (world.begin("SendMessage", request) for _ in range(2))
         assert held.ended is None
+        assert world.context.flow.under_way()["producer"] == 1
         assert b"flow.calls_per_class" in refused.messages[0]
         await world.world.release()
 

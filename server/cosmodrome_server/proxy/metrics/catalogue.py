@@ -130,9 +130,24 @@ DISPATCH_BEHIND = Metric(
     "Bytes on disk and not visible; 0, queues are built as frames are written.",
     ("storage_type", "storage_medium"),
 )
+RESERVE_TIME = Metric(
+    "rocketmq_storage_message_reserve_time_milliseconds",
+    Kind.GAUGE,
+    "Age of the oldest segment of the log that is kept.",
+    ("storage_type", "storage_medium"),
+    alias="rocketmq_storage_message_reserve_time",
+)
 TIMING = Metric("rocketmq_timing_messages", Kind.GAUGE, "Delayed messages.", ("topic",))
 TIMER_IN = Metric("rocketmq_timer_enqueue", Kind.COUNTER, "Messages delayed.", ("topic",))
 TIMER_OUT = Metric("rocketmq_timer_dequeue", Kind.COUNTER, "Delayed ones delivered.", ("topic",))
+TIMER_LAG = Metric(
+    "rocketmq_timer_dequeue_lag", Kind.GAUGE, "Delayed messages that are due and not delivered."
+)
+TIMER_IN_LAG = Metric(
+    "rocketmq_timer_enqueue_lag",
+    Kind.GAUGE,
+    "Delayed messages that are in the log only, not in the file of their hour yet.",
+)
 TIMER_LATENCY = Metric(
     "rocketmq_timer_dequeue_latency_milliseconds",
     Kind.GAUGE,
@@ -145,6 +160,12 @@ DELAY_LATENCY = Metric(
     "Seconds to the delivery time that a send asked for.",
     ("topic",),
     DELAY_BOUNDS_S,
+)
+WATERMARK = Metric(
+    "rocketmq_processor_watermark",
+    Kind.GAUGE,
+    "Calls whose answer waits for the disk; flow.calls_per_class bounds each.",
+    ("processor",),
 )
 PROXY_UP = Metric(
     "rocketmq_proxy_up", Kind.GAUGE, "1 while it serves.", ("proxy_mode",), node_type="proxy"

@@ -47,6 +47,8 @@ _REFUSALS = {
     "connections_abusive": "abuse",
     "connections_dead": "silence",
 }
+# Class of calls → the reference's pool for them. Those of others are answered at once.
+_PROCESSORS = {"producer": "send", "consumer": "ack", "transaction": "transaction"}
 # How often the loop is asked how late it is.
 LOOP_PROBE_S = 0.1
 
@@ -66,6 +68,7 @@ class Collector:
 
     Attributes:
         connections: The front's counts; nothing where it keeps none.
+        under_way: Calls of each class that wait for the disk.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Collector:
         self.fleet = Fleet(clock, config.metrics.series_max)
         self._code_names: dict[int, str] = {}
         self.connections: Callable[[], Mapping[str, int]] = dict
+        self.under_way: Callable[[], Mapping[str, int]] = dict
 
     def observe(self, rpc: str, code: int) -> None:
         """Count one answer."""
@@ -230,8 +234,13 @@ class Collector:
         for topic, count in waiting.parked.items():
             yield names.PARKED, (topic,), count
         yield names.TIMER_LATENCY, (), waiting.overdue_ms
+        yield names.TIMER_LAG, (), waiting.overdue
+        yield names.TIMER_IN_LAG, (), waiting.uncopied
 
     def _connections(self) -> Iterator[tuple[Metric, Labels, float]]:
+        under_way = self.under_way()
+        for name, processor in _PROCESSORS.items():
+            yield names.WATERMARK, (processor,), under_way.get(name, 0)
         counted = self.connections()
         if not counted:
             return
@@ -246,6 +255,7 @@ class Collector:
         yield names.STORAGE_SIZE, DISK, figures.log_bytes
         yield names.FLUSH_BEHIND, DISK, figures.staged_bytes
         yield names.DISPATCH_BEHIND, DISK, 0
+        yield names.RESERVE_TIME, DISK, _age(self._clock.now_ms(), figures.oldest_ms)
         yield names.STAGED, (), figures.staged_bytes
         yield names.FREE, (), figures.free_bytes
         yield names.FULL, (), figures.is_full

@@ -1,6 +1,8 @@
 """What a scrape says of a broker that works."""
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from cosmodrome_server.clock import SystemClock
 from cosmodrome_server.config import load
@@ -14,6 +16,25 @@ from cosmodrome_server.proxy.sessions import Sessions
 from cosmodrome_server.store.figures import StoreFigures
 from tests.support.broker_world import START_MS, World, new_message
 
+ROOT = Path(__file__).parent.parent.parent.parent.parent
+# protocol.md 16.2 to 16.5, without `rocketmq_` and, for counters, `_total`.
+REFERENCE = """
+processor_watermark broker_permission topic_number consumer_group_number
+messages_in throughput_in messages_out throughput_out message_size
+topic_create_execution_time consumer_group_create_execution_time
+producer_connections consumer_connections consumer_lag_messages consumer_lag_latency
+consumer_inflight_messages consumer_queueing_latency consumer_ready_messages
+send_to_dlq_messages commit_messages rollback_messages finish_message_latency half_messages
+rpc_latency storage_size storage_flush_behind_bytes storage_dispatch_behind_bytes
+storage_message_reserve_time timer_enqueue_lag timer_enqueue_latency timer_dequeue_lag
+timer_dequeue_latency timing_messages timer_enqueue timer_dequeue timer_message_snapshot
+delay_message_latency rocksdb_bytes_written rocksdb_bytes_read rocksdb_times_written_self
+rocksdb_times_written_other rocksdb_rate_cache_hit rocksdb_times_compressed
+rocksdb_read_amplification_bytes rocksdb_times_read pop_buffer_scan_time_consume
+pop_revive_in_message pop_revive_out_message pop_revive_retry_messages pop_revive_lag
+pop_revive_latency pop_offset_buffer_size pop_checkpoint_buffer_size proxy_up
+"""
+
 FRONT = {
     "connections": 3,
     "connections_accepted": 9,
@@ -25,11 +46,11 @@ FRONT = {
 }
 
 
-def collector_of(world: World) -> Collector:
+def collector_of(world: World, figures: StoreFigures | None = None) -> Collector:
     config = load(None, environment={}, overrides={})
     sessions = Sessions(world.broker, SystemClock(), config)
-    figures = StoreFigures()
-    return Collector(config, world.clocks, world.broker, sessions, lambda: figures)
+    shown = figures or StoreFigures()
+    return Collector(config, world.clocks, world.broker, sessions, lambda: shown)
 
 
 def histogram(collector: Collector, metric: catalogue.Metric) -> Mapping[object, object]:
@@ -66,12 +87,16 @@ async def test_delays_are_counted_as_asked_for_and_what_is_overdue_is_told() -> 
     assert histogram(collector, catalogue.DELAY_LATENCY) == {
         ("later",): ((1, 1, 0, 0, 0, 0, 0), 150.0)
     }
-    assert collector.snapshot().values[catalogue.TIMER_LATENCY] == {(): 0}
+    values = collector.snapshot().values
+    assert values[catalogue.TIMER_LATENCY] == values[catalogue.TIMER_LAG] == {(): 0}
+    assert values[catalogue.TIMER_IN_LAG] == {(): 2}, "no bucket has them"
     world.clocks.pass_ms(60_700)  # and nobody woke the broker
+    assert collector.snapshot().values[catalogue.TIMER_LAG] == {(): 1}
     (overdue_ms,) = collector.snapshot().values[catalogue.TIMER_LATENCY].values()
     assert 600 <= overdue_ms <= 700
     await world.later(1)
-    assert collector.snapshot().values[catalogue.TIMER_LATENCY] == {(): 0}
+    values = collector.snapshot().values
+    assert values[catalogue.TIMER_LATENCY] == values[catalogue.TIMER_LAG] == {(): 0}
     world.broker.abandon()
 
 
@@ -91,3 +116,21 @@ async def test_connections_are_told_where_the_front_counts_them() -> None:
         ("silence",): 4,
     }
     world.broker.abandon()
+
+
+async def test_calls_under_way_and_the_age_of_the_log_are_told() -> None:
+    world = World()
+    collector = collector_of(world, StoreFigures(oldest_ms=START_MS - 5_000))
+    collector.under_way = lambda: {"producer": 3, "transaction": 1, "route": 0}
+    values = collector.snapshot().values
+    assert values[catalogue.WATERMARK] == {("send",): 3, ("ack",): 0, ("transaction",): 1}
+    assert values[catalogue.RESERVE_TIME] == {("local", "disk"): 5_000}
+    world.broker.abandon()
+
+
+def test_every_name_of_the_reference_is_exported_or_explained() -> None:
+    exported = {name for metric in catalogue.CATALOGUE for name in (metric.name, metric.alias)}
+    explained = set(re.findall(r"`(rocketmq_\w+)`", (ROOT / "docs/operating.md").read_text()))
+    names = {f"rocketmq_{name}" for name in REFERENCE.split()}
+    assert sorted(names - exported - explained) == []
+    assert sorted(explained & exported) == [], "it is both"
