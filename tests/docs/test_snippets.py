@@ -86,10 +86,10 @@ def names_of(broker: TestBroker) -> dict[str, Any]:
 
 
 def compiled(snippet: Snippet, address: str) -> CodeType:
-    code = snippet.code.replace(ADDRESS, address)
+    text = snippet.code.replace(ADDRESS, address)
     # Numbered as in the page, so that a traceback points into it.
     tree = compile(
-        "\n" * (snippet.line - 1) + code,
+        "\n" * (snippet.line - 1) + text,
         str(snippet.page),
         "exec",
         ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,

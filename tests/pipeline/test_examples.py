@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,7 +14,11 @@ from cosmodrome_spark.jobs.config import load
 from tests.pipeline.conftest import missing_for_spark
 from tests.support.cosmodrome_process import CosmodromeProcess
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "pipeline"
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "pipeline"
 WAIT_S = 240
 
 
@@ -44,3 +50,27 @@ def test_an_example_configuration_is_accepted(name: str) -> None:
 
     assert config.must_table().path
     assert config.must_checkpoint()
+
+
+def spark_snippets() -> list[tuple[str, str]]:
+    """(page, code) of what the pages show of Spark."""
+    found = []
+    for page in (ROOT / "README.md", ROOT / "docs" / "pipeline.md"):
+        blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+        found += [(page.name, code) for code in blocks if "spark" in code]
+    return found
+
+
+@pytest.mark.parametrize(("page", "code"), spark_snippets())
+def test_a_snippet_of_a_page_makes_a_stream(
+    page: str, code: str, spark: "SparkSession", tmp_path: Path
+) -> None:
+    body = code.strip()
+    if "=" not in body.partition("(")[0] and not body.startswith("import"):
+        body = f"shown = {body}"
+    with CosmodromeProcess(tmp_path / "data") as server:
+        names: dict[str, Any] = {"spark": spark}
+        exec(body.replace("127.0.0.1:8081", server.endpoints), names)
+
+    streams = [value for value in names.values() if getattr(value, "isStreaming", False)]
+    assert [each.schema["queue_offset"].dataType.simpleString() for each in streams] == ["bigint"]

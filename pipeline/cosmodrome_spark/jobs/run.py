@@ -9,6 +9,7 @@ job at once. A batch that succeeds resets the back-off.
 
 import logging
 import random
+import re
 import signal
 import sys
 import threading
@@ -163,13 +164,23 @@ def run_query(
             attempt = 1 if healthy.is_set() else attempt + 1
             healthy.clear()
             if _is_fatal(failure) or attempt > stream.retries or context.stopping.is_set():
-                _log.error("job %s failed: %s", context.config.name, failure)
+                _log.error("job %s failed: %s", context.config.name, cause_of(failure))
                 return 1
             pause_s = backoff_s(attempt, random.Random())
-            _log.warning("job %s: %s; again in %.1f s", context.config.name, failure, pause_s)
+            cause = cause_of(failure)
+            _log.warning("job %s: %s; again in %.1f s", context.config.name, cause, pause_s)
             context.stopping.wait(pause_s)
     finally:
         context.spark.streams.removeListener(listener)
+
+
+def cause_of(failure: str) -> str:
+    """What went wrong, in a line: our own error if there is one, else the first line.
+
+    Spark hands errors of Python over as whole tracebacks, and has logged them by then.
+    """
+    ours = re.findall(r"^cosmodrome_spark\.errors\.(\w+: .*)$", failure, re.MULTILINE)
+    return ours[-1].strip() if ours else failure.strip().partition("\n")[0]
 
 
 def backoff_s(attempt: int, chance: random.Random) -> float:

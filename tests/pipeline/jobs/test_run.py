@@ -11,7 +11,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from cosmodrome_spark.errors import DataLoss
 from cosmodrome_spark.jobs.config import load
 from cosmodrome_spark.jobs.progress import BatchProgress
-from cosmodrome_spark.jobs.run import BACKOFF_S_MAX, JobContext, backoff_s, run_query
+from cosmodrome_spark.jobs.run import BACKOFF_S_MAX, JobContext, backoff_s, cause_of, run_query
 from tests.support.pull_server import PullServer
 
 
@@ -136,3 +136,14 @@ def test_the_wait_doubles_with_jitter_and_is_bounded() -> None:
     for attempt, each in enumerate(waits, 1):
         whole_s = min(BACKOFF_S_MAX, 2.0 ** (attempt - 1))
         assert whole_s / 2 <= min(each) < max(each) <= whole_s
+
+
+def test_a_failure_is_told_in_one_line_ours_before_sparks() -> None:
+    traceback = (
+        "[STREAM_FAILED] Query failed: Traceback (most recent call last):\n"
+        '  File "wire.py", line 99, in unary\n'
+        "cosmodrome_spark.errors.BrokerUnreachable: QueryRoute: connection refused\n"
+        " SQLSTATE: 38000\n=== Streaming Query ===\n"
+    )
+    assert cause_of(traceback) == "BrokerUnreachable: QueryRoute: connection refused"
+    assert cause_of("[SPARK] out of memory\n=== Streaming Query ===\n") == "[SPARK] out of memory"

@@ -139,3 +139,18 @@ def test_what_is_younger_than_a_block_is_packed_and_what_is_older_stays() -> Non
 
     assert list(block.ids) == list(range(200, 230))
     assert [lease.lease_id for lease in leases] == [*range(50, 80), *range(100, 230)]
+
+
+def test_a_block_whose_leases_are_all_due_is_gone() -> None:
+    leases = Leases()
+    for lease_id in range(32):
+        leases.add(lease_of(lease_id, (lease_id, 1, 1_000, 1, False)))
+    (block,) = leases.pack()
+
+    due = leases.unpack_due(block, 1_000)
+    for lease in due:
+        leases.discard(lease.lease_id)
+
+    assert len(due) == 32
+    # An empty block that stayed would be memory for ever, and say that there are leases.
+    assert not leases

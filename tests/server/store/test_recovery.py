@@ -8,7 +8,8 @@ import pytest
 from cosmodrome_server.errors import CorruptFrame, StoreError
 from cosmodrome_server.model.log import RecordKind
 from cosmodrome_server.store import record, segment
-from cosmodrome_server.store.recovery import find_beginning
+from cosmodrome_server.store.files import OsFiles
+from cosmodrome_server.store.recovery import Ending, find_beginning, mend_tail
 from tests.support.faulty_files import FaultyFiles
 from tests.support.log_world import DIRECTORY, INTERVAL, World
 from tests.support.memory_checkpoints import MemoryCheckpoints
@@ -220,3 +221,16 @@ def test_a_gap_between_good_frames_is_reported() -> None:
     after = World(world.disk.killed())
 
     assert [(damage.first_lsn, damage.last_lsn) for damage in after.log.damages] == [(2, 2)]
+
+
+def test_a_long_torn_tail_becomes_zeros_and_nothing_before_it_is_touched(tmp_path: Path) -> None:
+    """Longer than what is zeroed at a time: a direct write of many MiB that never ended."""
+    header = segment.SegmentHeader(1, 7, 1, 0, 0, 1)
+    kept = segment.encode_header(header) + b"good frames" * 400_000
+    torn = b"torn" * 700_000
+    path = segment.path_of(tmp_path, header)
+    path.write_bytes(kept + torn)
+
+    mend_tail(OsFiles(), tmp_path, header, Ending(len(kept), 1, 0, len(torn)))
+
+    assert path.read_bytes() == kept + bytes(len(torn))
