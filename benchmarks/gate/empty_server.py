@@ -15,7 +15,7 @@ import cosmodrome_gate as gate
 from benchmarks.requests import SERVICE
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
-from cosmodrome_server.proxy.tls import development_certificate
+from cosmodrome_server.proxy.development_certificate import development_certificate
 
 METHODS = [
     (f"/{SERVICE}/SendMessage", gate.UNARY),

@@ -32,6 +32,7 @@ from cosmodrome_server.proxy import service
 from cosmodrome_server.proxy.bulk.source import BulkSource
 from cosmodrome_server.proxy.client_events import ClientEvents
 from cosmodrome_server.proxy.context import Context
+from cosmodrome_server.proxy.development_certificate import Beforehand, development_certificate
 from cosmodrome_server.proxy.front import Front, Kind
 from cosmodrome_server.proxy.health import Health, Serving
 from cosmodrome_server.proxy.metrics.collector import Collector
@@ -96,7 +97,7 @@ class App(msgspec.Struct):
             self.context.bulk.close()
         await self.broker.close()
         if self.metrics is not None:
-            await asyncio.to_thread(self.metrics.close)
+            await self.metrics.close()
 
     def run_in_background(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start what runs by the clock: expiry of clients, certificates, the loop's own lag."""
@@ -374,6 +375,7 @@ async def serve(
     *,
     announce: Announce | None = None,
     read_again: Callable[[], Config] | None = None,
+    certificate: Beforehand | None = None,
 ) -> int:
     """Run a server until SIGTERM or SIGINT; returns the exit code.
 
@@ -381,6 +383,7 @@ async def serve(
         config: All settings.
         announce: Takes each line for the user; stdout unless given.
         read_again: Reads the settings where they came from, at SIGHUP.
+        certificate: Being made for this data directory, where it has none.
     """
     say = announce or _to_stdout
     _set_up_logging(config)
@@ -392,7 +395,10 @@ async def serve(
             loop.add_signal_handler(number, stop.set)
     try:
         clock = SystemClock()
-        app = await start(config, open_log(config, clock), clock)
+        log = open_log(config, clock)
+        if certificate is not None:
+            development_certificate(config.data, certificate)
+        app = await start(config, log, clock)
     except (ConfigError, OSError, StoreError) as error:
         words = str(error)
         if isinstance(error, OSError) and error.filename:

@@ -8,7 +8,7 @@ them are called on the loop's thread.
 """
 
 import asyncio
-import secrets
+import os
 from collections.abc import Callable
 
 import msgspec
@@ -37,7 +37,7 @@ class Attachments(msgspec.Struct, frozen=True):
 
     buckets: DelayedStore = msgspec.field(default_factory=NoBuckets)
     finder: Finder | None = None
-    random_bytes: Callable[[int], bytes] = secrets.token_bytes
+    random_bytes: Callable[[int], bytes] = os.urandom
 
 
 NOTHING_ATTACHED = Attachments()

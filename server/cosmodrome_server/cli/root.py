@@ -9,6 +9,7 @@ Every command that speaks to a broker takes --endpoint (or COSMODROME_ENDPOINT).
 imported when they are called: `serve` is to be ready within 300 ms of its start.
 """
 
+import gc
 import importlib
 import os
 import sys
@@ -69,6 +70,7 @@ def run(arguments: list[str] | None = None) -> None:
 
 
 def _run_group(command: str, rest: list[str]) -> None:
+    gc.enable()
     # gRPC reads this when it is loaded; its own lines would stand before what we say of an error.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:

@@ -5,13 +5,13 @@ argparse, not typer: it is imported in a millisecond, and a start is measured in
 
 import argparse
 import asyncio
-import gc
 import sys
 from pathlib import Path
 
 import msgspec
 
 from cosmodrome_server import config as settings
+from cosmodrome_server.proxy import development_certificate
 
 FLAGS = {
     "data": "server.data",
@@ -48,11 +48,11 @@ def _serve(flags: argparse.Namespace, *, show_only: bool) -> int:
     if show_only:
         sys.stdout.write(_as_toml(chosen))
         return 0
-    # Importing makes no garbage; looking for it would take 10 ms. `serve` enables it again.
-    gc.disable()
+    own = chosen.tls.mode != "off" and not chosen.tls.certificate
+    certificate = development_certificate.begin(chosen.data) if own else None
     from cosmodrome_server.app import serve  # noqa: PLC0415 - not needed to print settings
 
-    return asyncio.run(serve(chosen, read_again=read))
+    return asyncio.run(serve(chosen, read_again=read, certificate=certificate))
 
 
 def _parser(*, show_only: bool) -> argparse.ArgumentParser:

@@ -11,7 +11,7 @@ A client id may have several streams, one per endpoint it dialled: the newest is
 """
 
 import logging
-import secrets
+import os
 from collections.abc import Callable
 
 import msgspec
@@ -208,7 +208,7 @@ class Sessions:
         """
         if len(self._relays) >= RELAYS_MAX:
             raise OverloadedError(f"{RELAYS_MAX} questions to clients are open")
-        nonce = secrets.token_hex(16)
+        nonce = os.urandom(16).hex()
         if not self.send(client_id, make_command(nonce)):
             raise NotFound(f"client {client_id} has no telemetry stream open")
         deadline_ms = self._clock.monotonic_ms() + RELAY_TIMEOUT_MS
@@ -255,7 +255,7 @@ class Sessions:
     def reconnect_all(self) -> None:
         """Ask every client to open its stream anew: this server is about to stop."""
         for client_id in list(self._streams):
-            ask = rpc.ReconnectEndpointsCommand(nonce=secrets.token_hex(16))
+            ask = rpc.ReconnectEndpointsCommand(nonce=os.urandom(16).hex())
             self.send(client_id, rpc.TelemetryCommand(reconnect_endpoints_command=ask))
 
     def close(self) -> None:

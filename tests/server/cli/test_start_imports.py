@@ -12,10 +12,12 @@ NOT_AT_START = {
     "cryptography": "a certificate is made at the first start only",
     "grpc": "the gate speaks gRPC",
     "grpc_reflection": "the gate speaks gRPC",
+    "http.server": "the first scrape needs it",
     "importlib.metadata": "nothing asks for versions of packages",
     "lark": "the first SQL filter needs it",
     "prometheus_client": "the first scrape needs it",
     "pyarrow": "bulk reads need it",
+    "tempfile": "only --temporary needs it",
 }
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from cosmodrome_server.config import Config, ConfigError, Server, Tls
-from cosmodrome_server.proxy.tls import Certificates, development_certificate
+from cosmodrome_server.proxy.development_certificate import development_certificate
+from cosmodrome_server.proxy.tls import Certificates
 
 
 def test_a_development_certificate_is_made_once_and_kept(tmp_path: Path) -> None:

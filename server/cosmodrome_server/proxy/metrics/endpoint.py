@@ -1,7 +1,7 @@
 """The HTTP port for people and probes: /metrics, /healthz, /readyz.
 
-A thread of its own, so that a scrape of many series never holds the loop: the loop only
-copies numbers (`snapshot`), the thread renders them.
+A thread of its own, begun by who connects first, so that a scrape of many series never holds
+the loop: the loop only copies numbers (`snapshot`), the thread renders them.
 """
 
 import asyncio
@@ -32,15 +32,20 @@ class MetricsEndpoint:
         self._snapshot = snapshot
         self._is_ready = is_ready
         self._is_serving = threading.Event()
+        self._thread: threading.Thread | None = None
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family)
         self._server: HttpServer | None = None
+        self._loop.add_reader(self._socket, self._begin)
+
+    def _begin(self) -> None:
+        """Who connects first waits in the socket's backlog until a thread is there."""
+        self._loop.remove_reader(self._socket)
         self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
-        # http.server takes 15 ms to import: beside the start, not in it. Who connects meanwhile
-        # waits in the socket's backlog.
+        # http.server takes 15 ms to import: the first scrape pays, not the start.
         from cosmodrome_server.proxy.metrics.http import HttpServer  # noqa: PLC0415
 
         self._server = HttpServer(self._socket, self.answer)
@@ -53,13 +58,20 @@ class MetricsEndpoint:
         host, port = self._socket.getsockname()[:2]
         return str(host), port
 
-    def close(self) -> None:
-        """Stop serving."""
+    async def close(self) -> None:
+        """Stop serving; once more does nothing."""
+        if self._thread is not None:
+            await asyncio.to_thread(self._end, self._thread)
+        elif self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+
+    def _end(self, thread: threading.Thread) -> None:
         self._is_serving.wait()
         assert self._server is not None, "it serves"
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join()
+        thread.join()
 
     def answer(self, path: str) -> tuple[int, bytes]:
         """What a GET of `path` gets: status and body. Called in a thread of the server."""

@@ -3,7 +3,9 @@
 import asyncio
 import re
 import shutil
+import socket
 import subprocess
+import threading
 import urllib.error
 import urllib.request
 
@@ -131,4 +133,14 @@ async def test_the_port_answers_metrics_health_and_readiness() -> None:
         assert (await asyncio.to_thread(get, "/metrics"))[0] == 200
         assert (await asyncio.to_thread(get, "/"))[0] == 404
     finally:
-        endpoint.close()
+        await endpoint.close()
+
+
+async def test_a_port_nobody_came_to_has_no_thread_and_closes() -> None:
+    endpoint = MetricsEndpoint("127.0.0.1", 0, lambda: snapshot(Meters(1)), lambda: True)
+    assert "metrics" not in {thread.name for thread in threading.enumerate()}
+    address = endpoint.address
+    await endpoint.close()
+    await endpoint.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(address, timeout=5)

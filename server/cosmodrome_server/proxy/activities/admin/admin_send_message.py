@@ -1,6 +1,6 @@
 """AdminSendMessage: send one message by hand."""
 
-import secrets
+import os
 
 from cosmodrome_proto import admin_pb2 as admin
 from cosmodrome_proto import definition_pb2 as pb
@@ -27,7 +27,7 @@ def admin_send_message(
     if request.HasField("key"):
         system.keys.append(request.key)
     if not system.message_id:
-        system.message_id = "01" + secrets.token_hex(16).upper()
+        system.message_id = "01" + os.urandom(16).hex().upper()
     now_ms = context.clock.now_ms()
     if system.HasField("delivery_timestamp"):
         due_ms = convert.timestamp_ms(system.delivery_timestamp)

@@ -1,0 +1,70 @@
+"""The certificate of a first start: by a child while the parent imports, or by the parent."""
+
+import ssl
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from cosmodrome_server.proxy import development_certificate
+
+# In a process of its own: one that runs tests has threads, and may have made certificates.
+START = """
+import sys
+from pathlib import Path
+from cosmodrome_server.proxy import development_certificate as made
+
+data, real = Path(sys.argv[1]), made.make
+{fault}
+beforehand = made.begin(data)
+assert beforehand is not None
+made.make = real
+made.development_certificate(data, beforehand)
+print("cryptography" in sys.modules)
+"""
+BROKEN = "made.make = lambda: 1 / 0"
+
+
+@pytest.mark.parametrize(
+    ("fault", "made_here"), [("", "False"), (BROKEN, "True")], ids=["alive", "dead"]
+)
+def test_a_child_makes_it_and_the_parent_does_if_the_child_cannot(
+    tmp_path: Path, fault: str, made_here: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", START.format(fault=fault), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout.strip(), done.stderr) == (made_here, "")
+    chain, key = development_certificate.files_in(tmp_path)
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(chain, key)
+    assert sorted(file.name for file in chain.parent.iterdir()) == [chain.name, key.name]
+
+
+def test_a_directory_that_has_one_needs_no_child(tmp_path: Path) -> None:
+    development_certificate.development_certificate(tmp_path)
+    assert development_certificate.begin(tmp_path) is None
+
+
+def test_a_process_with_threads_is_not_forked(tmp_path: Path) -> None:
+    end = threading.Event()
+    other = threading.Thread(target=end.wait)
+    other.start()
+    try:
+        assert development_certificate.begin(tmp_path) is None
+    finally:
+        end.set()
+        other.join()
+
+
+def test_what_a_crash_left_half_written_is_in_nobodys_way(tmp_path: Path) -> None:
+    chain, key = development_certificate.files_in(tmp_path)
+    chain.parent.mkdir()
+    for file in (chain, key):
+        Path(f"{file}.new").write_bytes(b"half")
+    assert development_certificate.development_certificate(tmp_path) == (chain, key)
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(chain, key)
