@@ -134,6 +134,11 @@ class MemoryLog:
         return self._durable_lsn
 
     @property
+    def synced_lsn(self) -> int:
+        """See `Log`."""
+        return self._durable_lsn
+
+    @property
     def has_staged(self) -> bool:
         """See `Log`."""
         return bool(self._open)

@@ -81,6 +81,8 @@ class TimerVerbs(TransactionVerbs):
         self._copy_ms = self._clock.monotonic_ms() + _COPY_EVERY_MS
         self._fire_resume_ms = self._load_resume_ms = 0
         self._swept_hour = 0
+        # (frame, hour): once that frame is on the disk, buckets of earlier hours may go.
+        self._to_sweep: tuple[int, int] | None = None
         self._copies = _Copies()
         # (frame, first position) of delayed messages that were not durable when last asked.
         self._delayed_frames: deque[tuple[int, int]] = deque()
@@ -103,8 +105,28 @@ class TimerVerbs(TransactionVerbs):
         if handle.topic_id != state.topic_id:
             raise BadRequest(f"recall handle is not of topic {topic}")
         lease_ms = self._advance()
-        self._put_other(self._shard.timers.plan_recall(handle.due_ms, handle.position, lease_ms))
+        record = self._shard.timers.plan_recall(handle.due_ms, handle.position, lease_ms)
+        self._check_is_named(handle)
+        self._put_other(record)
         return handle.message_id
+
+    def _check_is_named(self, handle: RecallHandle) -> None:
+        """Where a power cut took a message, another one may lie: not what the handle is about.
+
+        Raises:
+            MessageNotFound: The message is not there any more.
+            ReadFailed: Nobody can say now.
+        """
+        try:
+            record = self._log.read_position(handle.position)
+        except (CorruptFrame, MessageNotFound):
+            return  # Its bucket has it, or it is damaged: it will not be taken for another.
+        if (
+            record.state is not MessageState.DELAYED
+            or (record.topic_id, record.due_ms) != (handle.topic_id, handle.due_ms)
+            or wire.message_id(record.system) != handle.message_id
+        ):
+            raise MessageNotFound("the message was lost in a power cut, before it was on the disk")
 
     def scheduled(self, topic: str, max_messages: int) -> list[Scheduled]:
         """See `Operations`. Hours that are not in memory are read while everybody waits."""
@@ -133,7 +155,7 @@ class TimerVerbs(TransactionVerbs):
                     yield entry
 
     def _scheduled(self, entry: TimerEntry, wanted: int) -> Scheduled | None:
-        record = self._delayed_at(entry.position)
+        record = self._delayed_at(entry.due_ms, entry.position)
         if record is None:
             record = _fetch(self._buckets, [entry]).get(entry.position)
         topic = None if record is None else self._shard.catalogue.topics_by_id.get(record.topic_id)
@@ -143,11 +165,18 @@ class TimerVerbs(TransactionVerbs):
         handle = RecallHandle(record.topic_id, entry.due_ms, entry.position, name)
         return Scheduled(topic.topic.name, name, entry.due_ms, self._recall_handles.seal(handle))
 
-    def _delayed_at(self, position: int) -> MessageRecord | None:
+    def _delayed_at(self, due_ms: int, position: int) -> MessageRecord | None:
+        """The delayed message in the log; None if it is not there, or another one is.
+
+        Copies in buckets are always synced, the log with `interval` and `os` is not: a power cut
+        may leave the copy and give the position to another message.
+        """
         try:
-            return self._log.read_position(position)
+            record = self._log.read_position(position)
         except (CorruptFrame, MessageNotFound):
             return None
+        is_it = record.state is MessageState.DELAYED and record.due_ms == due_ms
+        return record if is_it else None
 
     def _note_delayed(self, position: int) -> None:
         lsn = self._log.open_lsn
@@ -199,7 +228,7 @@ class TimerVerbs(TransactionVerbs):
         records = []
         missing = []
         for entry in entries:
-            record = self._delayed_at(entry.position)
+            record = self._delayed_at(entry.due_ms, entry.position)
             if record is None and entry.position in self._fetched:
                 record = self._fetched[entry.position]
             elif record is None:
@@ -304,7 +333,8 @@ class TimerVerbs(TransactionVerbs):
         some = timers.uncopied.first(_READ_PER_TURN, copies.count)
         durable = [entry for entry in some if entry[1] < before]
         for due_ms, position in durable:
-            record = self._delayed_at(position) if timers.is_pending(due_ms, position) else None
+            is_pending = timers.is_pending(due_ms, position)
+            record = self._delayed_at(due_ms, position) if is_pending else None
             if record is not None:
                 copies.messages.append((due_ms, position, record))
                 copies.size_bytes += len(record.body) + len(record.system) + len(record.user)
@@ -326,14 +356,17 @@ class TimerVerbs(TransactionVerbs):
     def _sweep(self, now_ms: int) -> None:
         """Delete the buckets of hours whose last message fired an hour ago or earlier."""
         hour = hour_of(now_ms)
-        if hour == self._swept_hour or self._worker.is_busy or not self._buckets.is_kept:
+        if hour != self._swept_hour and self._to_sweep is None and self._buckets.is_kept:
+            self._swept_hour = hour
+            lsn = self._log.open_lsn if self._log.has_staged else self._log.open_lsn - 1
+            self._to_sweep = lsn, min([hour - 1, *self._shard.timers.hours])
+        if self._to_sweep is None or self._worker.is_busy:
             return
-        if self._log.has_staged or self._log.durable_lsn + 1 < self._log.open_lsn:
-            # A crash can take these fires back: then the bucket is all there is.
-            return
-        self._swept_hour = hour
-        first = min([hour - 1, *self._shard.timers.hours])
-        self._worker.run(partial(_delete_before, self._buckets, first), self._swept)
+        lsn, first = self._to_sweep
+        if lsn <= self._log.synced_lsn:
+            # Else a crash can take these fires back: then the bucket is all there is.
+            self._to_sweep = None
+            self._worker.run(partial(_delete_before, self._buckets, first), self._swept)
 
     def _swept(self, result: None) -> None:
         del result

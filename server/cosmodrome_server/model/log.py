@@ -294,6 +294,10 @@ class Log(QueueReader, Protocol):
         """The number of the last frame known to be on disk (as the durability mode means it)."""
 
     @property
+    def synced_lsn(self) -> int:
+        """The number of the last frame that no power cut takes back, whatever the mode."""
+
+    @property
     def has_staged(self) -> bool:
         """Whether the open frame holds anything."""
 
@@ -330,7 +334,8 @@ class Log(QueueReader, Protocol):
 
         Args:
             now_ms: The log's time.
-            floor_position: The oldest position the core still needs.
+            floor_position: The oldest position the core still needs; heeded once nothing that
+                this rests on can be lost in a power cut.
         """
 
     def close(self) -> None:

@@ -97,7 +97,7 @@ class CommitLog:
         )
         self._reader = MessageReader(files, directory, self._beginning.segments)
         self.ranges = Ranges(self._queues, self._reader, files, directory)
-        self._retention = Retention(files, directory, self._reader, self._queues)
+        self._retention = Retention(platform.clock, self._reader, self._queues)
         self.scrubber = Scrubber(files, directory, platform.clock, lambda: self.segments()[:-1])
         self._background = Background(
             self._queues,
@@ -244,6 +244,11 @@ class CommitLog:
         return self._writer.durable_lsn
 
     @property
+    def synced_lsn(self) -> int:
+        """See `Log`."""
+        return self._writer.synced_lsn
+
+    @property
     def has_staged(self) -> bool:
         """See `Log`."""
         return self._records > self._snapshot_records
@@ -325,27 +330,22 @@ class CommitLog:
         return self._reader.segments()
 
     def retain(self, now_ms: int, floor_position: int = 1 << 63) -> int:
-        """Let go of segments that are too old or too many; return how many.
-
-        Args:
-            now_ms: The log's time.
-            floor_position: The oldest position the core still needs.
-        """
-        options = self._options
+        """See `Log.retain`."""
+        lsn = self._open_lsn - (not self.has_staged)
+        floor = min(floor_position, self._segment.base)
+        floor = self._retention.floor_on_disk(lsn, floor, self._writer.synced_lsn)
         limits = Limits(
-            now_ms - options.retention_ms if options.retention_ms else 0,
-            options.retention_bytes,
-            segment.segment_of(min(floor_position, self.ranges.pinned_position(now_ms))),
+            self._retention.before_ms(now_ms, self._options.retention_ms),
+            self._options.retention_bytes,
+            segment.segment_of(min(floor, self.ranges.pinned_position(now_ms))),
         )
-        # What goes must not be needed to rebuild the state: the snapshot that the active
-        # segment begins with is on the disk before any other goes.
+        # The snapshot that rebuilds the state without what goes is on the disk before it goes.
         if self._writer.synced_lsn < self._segment.header.first_lsn:
             return 0
         gone = self._retention.take(self._segment, limits)
         for header in gone:
-            path, derived = paths_of(self._directory, header)
-            remove = partial(self._background.remove, [path], derived)
-            self._platform.background.submit(remove)
+            paths = paths_of(self._directory, header)
+            self._platform.background.submit(partial(self._background.remove, *paths))
         return len(gone)
 
     def close(self) -> None:
@@ -449,8 +449,7 @@ class CommitLog:
 
     def _fits(self, length: int, *, is_message: bool) -> bool:
         """Whether a record fits into the disk space the segment has."""
-        active = self._segment
-        capacity = active.message_capacity if is_message else active.capacity
+        capacity = self._segment.message_capacity if is_message else self._segment.capacity
         return (self._position & OFFSET_MASK) + length <= capacity
 
     def _set_segment(self, active: Segment) -> None:

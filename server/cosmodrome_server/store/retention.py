@@ -8,14 +8,47 @@ metric. Three things do keep it:
     an entry of a later one   a half message committed there is indexed where it lies
 """
 
+from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
+from cosmodrome_server.clock import Clock
 from cosmodrome_server.store import key_index, sealed_index
 from cosmodrome_server.store.consume_queue import ConsumeQueues
-from cosmodrome_server.store.files import Files
 from cosmodrome_server.store.message_reader import MessageReader
 from cosmodrome_server.store.segment import Segment, SegmentHeader, path_of, segment_of
+
+# How far a wall clock may get ahead of the time that passed before it is doubted, and for how long
+# it must stay there to be believed all the same.
+_JUMP_MS = 3_600_000
+_DOUBTED_MS = 3_600_000
+
+
+class BelievedTime:
+    """The log's time for what cannot be taken back: a clock that jumps ahead is doubted first.
+
+    A wall clock that is 40 days ahead for some minutes must not cost all that is stored. One that
+    stays there was behind before.
+
+    Args:
+        clock: Both clocks.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._base_ms = clock.now_ms() - clock.monotonic_ms()
+        self._ahead_since_ms: int | None = None
+
+    def of(self, now_ms: int) -> int:
+        """The log's time `now_ms`, or less."""
+        run_ms, wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
+        if wall_ms <= self._base_ms + run_ms + _JUMP_MS:
+            self._ahead_since_ms = None
+        elif self._ahead_since_ms is None:
+            self._ahead_since_ms = run_ms
+        elif run_ms - self._ahead_since_ms >= _DOUBTED_MS:
+            self._base_ms, self._ahead_since_ms = wall_ms - run_ms, None
+        return min(now_ms, self._base_ms + run_ms + _JUMP_MS)
 
 
 class Stored(NamedTuple):
@@ -78,20 +111,39 @@ class Retention:
     """Applies `first_to_keep` to a log; on the loop's thread.
 
     Args:
-        files: The disk.
-        directory: Of the shard.
+        clock: Says how old is old.
         reader: Knows the segments; stops reading those that go.
         queues: Knows what points where; forgets those that go.
     """
 
-    def __init__(
-        self, files: Files, directory: Path, reader: MessageReader, queues: ConsumeQueues
-    ) -> None:
-        self._files = files
-        self._directory = directory
+    def __init__(self, clock: Clock, reader: MessageReader, queues: ConsumeQueues) -> None:
+        self._believed = BelievedTime(clock)
+        # (frame, the oldest position needed as of it), of the last one on the disk and later ones.
+        self._floors: deque[tuple[int, int]] = deque()
         self._reader = reader
         self._queues = queues
         self._sizes: dict[int, int] = {}
+
+    def floor_on_disk(self, lsn: int, floor_position: int, synced_lsn: int) -> int:
+        """The oldest position that is needed even if a power cut takes all that it can take.
+
+        What fired, or was taken back, a moment ago is needed again when that frame is lost.
+
+        Args:
+            lsn: The last frame with something in it.
+            floor_position: The oldest position needed as of that frame, or by later ones.
+            synced_lsn: The last frame that is on the disk.
+        """
+        floors = self._floors
+        floors.append((lsn, floor_position))
+        while len(floors) > 1 and floors[1][0] <= synced_lsn:
+            floors.popleft()
+        lsn, floor_position = floors[0]
+        return floor_position if lsn <= synced_lsn else 0
+
+    def before_ms(self, now_ms: int, retention_ms: int) -> int:
+        """Messages stored before this may go; `retention_ms` 0 for none, whatever their age."""
+        return self._believed.of(now_ms) - retention_ms if retention_ms else 0
 
     def take(self, active: Segment, limits: Limits) -> list[SegmentHeader]:
         """Forget the segments that may go, and return them, oldest first."""
@@ -119,10 +171,10 @@ class Retention:
         return self._sizes[number]
 
 
-def paths_of(directory: Path, header: SegmentHeader) -> tuple[Path, list[Path]]:
+def paths_of(directory: Path, header: SegmentHeader) -> tuple[list[Path], list[Path]]:
     """The file of a segment, and those derived from it."""
     derived = [
         sealed_index.path_of(directory, header.number),
         key_index.path_of(directory, header.number),
     ]
-    return path_of(directory, header), derived
+    return [path_of(directory, header)], derived

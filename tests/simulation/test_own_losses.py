@@ -1,0 +1,144 @@
+"""What could be lost here, found by reading: one test each, on a simulated disk."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from msgspec.structs import replace
+
+from cosmodrome_server.errors import MessageNotFound
+from cosmodrome_server.store.platform import LogOptions
+from tests.support.broker_world import bodies, new_message
+from tests.support.disk_world import DIRECTORY, NEVER_SYNCED, SYNCED, DiskWorld
+
+HOUR_MS = 3_600_000
+SMALL = replace(SYNCED, retention_bytes=40_000)
+
+
+def run(scenario: Callable[[DiskWorld], Awaitable[None]], options: LogOptions = SYNCED) -> None:
+    async def main() -> None:
+        world = DiskWorld(options)
+        world.open()
+        await world.create()
+        await scenario(world)
+        world.broker.abandon()
+
+    asyncio.run(main())
+
+
+async def fill(world: DiskWorld, count: int) -> None:
+    """Push out what retention would let go."""
+    for _ in range(count):
+        world.broker.send("plain", [new_message(b"x" * 4_000)])
+        await world.settle()
+
+
+async def due_with_its_hour(world: DiskWorld, name: str) -> None:
+    """A message that is the last of its hour, and due when next copies are made: it needs none."""
+    left_ms = HOUR_MS - world.clocks.wall_ms % HOUR_MS
+    await world.later(left_ms - 61_000)
+    # The next copies are made a minute after these.
+    world.broker.send("later", [world.delayed("copied", 5 * HOUR_MS)])
+    await world.later(0, 52_000)
+    world.broker.send("later", [world.delayed(name, 8_950)])
+
+
+def test_retention_leaves_what_has_fired_until_that_is_on_the_disk() -> None:
+    async def scenario(world: DiskWorld) -> None:
+        await due_with_its_hour(world, "a")
+        await fill(world, 40)
+        assert len(world.log.segments()) > 2
+        world.writer.holding = True
+        # In one turn it fires, and segments are looked for that may go.
+        await world.later(10_000, 10_000)
+        world.kill()
+        await world.later(1, 1)
+        assert bodies(world.receive("later")) == [b"a"]
+        assert world.broker.statistics().lost_messages == 0
+
+    run(scenario, SMALL)
+
+
+def test_retention_goes_on_when_that_is_on_the_disk() -> None:
+    async def scenario(world: DiskWorld) -> None:
+        await due_with_its_hour(world, "a")
+        await fill(world, 40)
+        await world.later(10_000, 10_000)
+        assert len(world.log.segments()) < 14
+        assert bodies(world.receive("later")) == [b"a"]
+
+    run(scenario, SMALL)
+
+
+def test_a_bucket_stays_while_a_power_cut_can_take_its_fires_back() -> None:
+    async def scenario(world: DiskWorld) -> None:
+        world.broker.send("later", [world.delayed("a", 2 * HOUR_MS)])
+        await world.later(60_000)
+        names = world.disk.names(DIRECTORY / "timer")
+        assert len(names) == 1
+        await world.later(2 * HOUR_MS, 1, HOUR_MS, HOUR_MS, HOUR_MS)
+        assert bodies(world.receive("later")) == [b"a"]
+        assert world.disk.names(DIRECTORY / "timer") == names
+
+    run(scenario, NEVER_SYNCED)
+
+
+async def lost(world: DiskWorld, names: list[str], after_ms: int) -> list[str]:
+    """Delayed messages that were answered, and a power cut took; their recall handles."""
+    messages = [world.delayed(name, after_ms) for name in names]
+    handles = [receipt.recall_handle for receipt in world.broker.send("later", messages)]
+    await world.settle()
+    await world.later(60_000)
+    world.power_cut(1)
+    assert world.log.open_lsn == 2, "choose another seed"
+    return handles
+
+
+def test_a_recall_handle_of_a_message_lost_in_a_power_cut_takes_no_other_one_back() -> None:
+    async def scenario(world: DiskWorld) -> None:
+        (handle,) = await lost(world, ["a"], 3 * HOUR_MS)
+        world.broker.send("later", [world.delayed("b", 3 * HOUR_MS)])
+        await world.settle()
+        with pytest.raises(MessageNotFound):
+            world.broker.recall("later", handle)
+        assert [one.message_id for one in world.broker.scheduled("later", 9)] == ["b"]
+
+    run(scenario, NEVER_SYNCED)
+
+
+def test_a_copy_of_a_message_lost_in_a_power_cut_lets_no_other_one_come_early() -> None:
+    async def scenario(world: DiskWorld) -> None:
+        await lost(world, ["a"], 3 * HOUR_MS)
+        world.broker.send("later", [world.delayed("b", 8 * HOUR_MS)])
+        world.broker.send("later", [world.delayed("c", 3 * HOUR_MS)])
+        await world.settle()
+        await world.later(60_000, 2 * HOUR_MS, HOUR_MS, 1, 1)
+        # Its copy was on the disk: it may come, and it is itself.
+        assert bodies(world.receive("later")) in ([b"a", b"c"], [b"c"])
+        await world.later(5 * HOUR_MS, 1, 1)
+        assert b"b" in bodies(world.receive("later"))
+
+    run(scenario, NEVER_SYNCED)
+
+
+def test_a_clock_that_jumps_ahead_for_a_while_costs_no_message() -> None:
+    async def scenario(world: DiskWorld) -> None:
+        world.broker.send("plain", [new_message(b"kept")])
+        await fill(world, 40)
+        world.clocks.wall_ms += 40 * 24 * HOUR_MS
+        await world.later(10_000, 10_000, 30 * 60_000)
+        world.clocks.wall_ms -= 40 * 24 * HOUR_MS
+        await world.later(10_000, 10_000, 30 * 60_000, 10_000)
+        assert bodies(world.receive("plain"))[0] == b"kept"
+
+    run(scenario, replace(SYNCED, retention_ms=72 * HOUR_MS))
+
+
+def test_a_clock_that_stays_ahead_is_believed() -> None:
+    async def scenario(world: DiskWorld) -> None:
+        await fill(world, 40)
+        world.clocks.wall_ms += 40 * 24 * HOUR_MS
+        await world.later(10_000, 30 * 60_000, 31 * 60_000, 10_000)
+        assert len(world.log.segments()) == 1
+
+    run(scenario, replace(SYNCED, retention_ms=72 * HOUR_MS))
