@@ -23,7 +23,8 @@ Why. A delayed message is durable in the log at once. A copy goes here soon afte
 retention may take the segment long before the message is due: 40 days of delay are at most
 960 small files, of which only those of this hour and the next are ever in memory.
 
-How it is used (the caller is the timer service, off the loop's thread; one caller at a time):
+How it is used (by the timer service off the loop's thread, and by who lists what is scheduled on
+it; one of them at a time):
 
     copy      append(…) of what is in the log and not copied; sync(); note in the state up to
               which position all is copied. After a crash some are appended again: `load`
@@ -42,10 +43,11 @@ import re
 from array import array
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from struct import Struct
-from typing import NamedTuple
+from threading import RLock
+from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from google_crc32c import extend
 from google_crc32c import value as crc32c
@@ -113,6 +115,27 @@ class _Bucket:
         return seed
 
 
+_Asked = ParamSpec("_Asked")
+_Answer = TypeVar("_Answer")
+
+
+def _alone(
+    method: "Callable[Concatenate[TimerBuckets, _Asked], _Answer]",
+) -> "Callable[Concatenate[TimerBuckets, _Asked], _Answer]":
+    """Let one thread at a time be in the methods of an object.
+
+    Two that look for the end of one bucket would write over each other's entries, and one would
+    close what the other has open.
+    """
+
+    @wraps(method)
+    def alone(self: "TimerBuckets", /, *args: _Asked.args, **kwargs: _Asked.kwargs) -> _Answer:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return alone
+
+
 class TimerBuckets:
     """The buckets of one shard.
 
@@ -138,6 +161,7 @@ class TimerBuckets:
         # Files to read from, where a bad sector hides the end.
         self._unended: dict[int, File] = {}
         self._patience = Patience()
+        self._lock = RLock()
 
     def hours(self) -> list[int]:
         """The hours that have a bucket, in order."""
@@ -151,6 +175,7 @@ class TimerBuckets:
     def _knows(self, hour: int) -> bool:
         return hour in self._open or hour in self._names()
 
+    @_alone
     def append(self, delayed: Iterable[tuple[int, int, MessageRecord]]) -> None:
         """Add (due ms, log position, message); durable after `sync`.
 
@@ -164,11 +189,13 @@ class TimerBuckets:
         for hour, entries in parts.items():
             self._append(hour, entries)
 
+    @_alone
     def recall(self, due_ms: int, position: int) -> None:
         """Let the entry of a position be loaded no more; durable after `sync`; raises OSError."""
         if self._knows(hour_of(due_ms)):
             self._append(hour_of(due_ms), [(due_ms, position, b"")])
 
+    @_alone
     def sync(self) -> None:
         """Return when everything appended is on the disk; raises OSError."""
         for bucket in self._open.values():
@@ -177,6 +204,7 @@ class TimerBuckets:
                 bucket.is_synced = True
         self._files.sync_directory(self._directory)
 
+    @_alone
     def load(self, hour: int) -> DelayedMessages:
         """What is due in an hour; damaged entries are left out and logged.
 
@@ -206,6 +234,7 @@ class TimerBuckets:
         finally:
             file.close()
 
+    @_alone
     def read(self, hour: int, start: int) -> MessageRecord:
         """One message of a bucket; `start` is from `load`.
 
@@ -223,6 +252,7 @@ class TimerBuckets:
             what = f"byte {start} of the timer bucket of hour {hour}"
             raise self._patience.refused((hour, start), what, error) from error
 
+    @_alone
     def delete(self, hour: int) -> None:
         """Remove a bucket, if it is there; raises OSError."""
         bucket = self._open.pop(hour, None)
@@ -235,6 +265,7 @@ class TimerBuckets:
         if name:
             self._files.remove(self._directory / name)
 
+    @_alone
     def close(self) -> None:
         """Sync and close all files; raises OSError."""
         self.sync()

@@ -1,5 +1,6 @@
 from pathlib import Path
 from random import Random
+from threading import Event, Thread, current_thread
 
 import pytest
 
@@ -235,3 +236,34 @@ def test_a_crowded_hour_is_sorted_like_a_quiet_one(monkeypatch: pytest.MonkeyPat
     assert [buckets.read(hour_of(NOON_MS), start).due_ms for start in crowded.starts] == list(
         quiet.due_ms
     )
+
+
+def test_who_lists_a_bucket_while_it_is_appended_to_loses_none_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = FaultyFiles()
+    buckets = buckets_on(disk)
+    buckets.append([(NOON_MS, 1, delayed(NOON_MS, b"1"))])
+    buckets.close()
+    reached, appended = Event(), Event()
+
+    def scan(self: TimerBuckets, name: str, salt: int) -> object:
+        bucket = reopen(self, name, salt)
+        if current_thread() is loading:
+            # It knows where the bucket ends, and says so late.
+            reached.set()
+            appended.wait(0.1)
+        return bucket
+
+    reopen = TimerBuckets._reopen
+    monkeypatch.setattr(TimerBuckets, "_reopen", scan)
+    loading = Thread(target=buckets.load, args=(hour_of(NOON_MS),))
+    loading.start()
+    reached.wait()
+    buckets.append([(NOON_MS, 2, delayed(NOON_MS, b"2"))])
+    appended.set()
+    loading.join()
+    buckets.append([(NOON_MS, 3, delayed(NOON_MS, b"3"))])
+
+    assert bodies(buckets, hour_of(NOON_MS)) == [b"1", b"2", b"3"]
+    assert bodies(buckets_on(disk), hour_of(NOON_MS)) == [b"1", b"2", b"3"]
