@@ -219,6 +219,10 @@ class World:
                 found.append((offset, None))
         return found
 
+    def oldest_half(self) -> int:
+        """The position retention must leave."""
+        return min(self.halves.values(), default=1 << 62)
+
     def state(self) -> State:
         """Equal for equal states."""
         queues = [(1, 0), (1, 1), (1, 2), (2, 0)]

@@ -173,8 +173,11 @@ class FrameWriter:
         # one, which was synced when it ended.
         lsn = self.durable_lsn
         segment = self._written
-        if segment is None or lsn <= self.synced_lsn or self.failure is not None:
+        if segment is None or lsn <= self.synced_lsn:
             return
+        if self.failure is not None:
+            # What is not on the disk by now nobody may rest on, a checkpoint least of all.
+            raise OSError("an earlier write or sync failed") from self.failure
         try:
             segment.file.sync()
         except OSError as error:

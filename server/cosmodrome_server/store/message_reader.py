@@ -48,8 +48,8 @@ class MessageReader:
         return max(self._segments, default=0)
 
     def segments(self) -> list[SegmentHeader]:
-        """All segments, oldest first."""
-        return [self._segments[number] for number in sorted(self._segments)]
+        """All segments, oldest first; from any thread."""
+        return [header for _, header in sorted(self._segments.copy().items())]
 
     def add(self, header: SegmentHeader, file: File) -> None:
         """A segment begins; its file may not have its name yet."""

@@ -188,6 +188,10 @@ def _header(
             raise _unreadable(header, error) from error
         _log.error("segment_header_damaged segment=%d error=%s", header.number, error)
         return header
+    if (found.number, found.salt) != (header.number, header.salt):
+        # Its file was being recycled when the power went.
+        _log.error("segment_header_of_another segment=%d", header.number)
+        return header
     return found
 
 
@@ -388,6 +392,8 @@ def mend_tail(files: Files, directory: Path, header: SegmentHeader, ending: Endi
         file.sync()
     finally:
         file.close()
+    # Nor does anybody know whether the last process lived to sync the segment's name.
+    files.sync_directory(directory)
 
 
 def entries_of(

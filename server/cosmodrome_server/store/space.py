@@ -122,6 +122,9 @@ class Space:
             return
         target = self._next_path()
         self._files.rename(path, target)
+        # Before anything is written into it: a name that a power cut brings back must name
+        # what it did.
+        self._files.sync_directory(self._directory)
         file = self._files.open(target)
         capacity = file.size()
         if capacity < self._segment_bytes // 2 or capacity > 2 * self._segment_bytes:

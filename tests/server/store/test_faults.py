@@ -90,6 +90,20 @@ def test_a_sync_that_fails_while_a_checkpoint_is_saved_stops_the_log() -> None:
     assert len(world.failed) == 1
 
 
+def test_after_a_failed_sync_no_checkpoint_is_ahead_of_the_disk() -> None:
+    world = World(options=INTERVAL)
+    for _ in range(2):
+        world.ack(b"counter")
+        world.commit()
+    world.disk.fail_sync_after = 0
+    world.clock.time_ms += 1_000
+    world.writer.tick()
+
+    world.checkpoint()
+
+    assert world.checkpoints.saves == 0
+
+
 def fill(world: World) -> int:
     """Send until the disk is full; return how many messages were taken."""
     for sent in range(10_000):

@@ -3,6 +3,7 @@
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.faulty_files import Crash, FaultyFiles
 from tests.support.log_world import DIRECTORY, INTERVAL, SMALL, State, World
@@ -122,6 +123,108 @@ def test_with_interval_a_power_cut_loses_only_what_was_not_synced(seed: int) -> 
     after = world.power_cut(random)
     assert after.log.open_lsn - 1 >= synced_lsn
     assert after.state() == states[after.log.open_lsn - 1]
+
+
+RETAINED = replace(SMALL, retention_bytes=24_000)
+
+
+def recycle_until_crash(random: Random, steps: int) -> tuple[World, dict[int, object]]:
+    """As `run_until_crash`, with retention; the counters after each frame."""
+    world = World(options=RETAINED)
+    counters: dict[int, object] = {}
+    left = random.randint(1, 14 * steps)
+
+    def count(_: str) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Crash
+
+    world.disk.on_operation = count
+    try:
+        for _ in range(steps):
+            lsn = world.random_step(random)
+            counters[lsn] = dict(world.counters)
+            if random.random() < 0.5:
+                world.log.retain(world.clock.time_ms, world.oldest_half())
+            if random.random() < 0.2:
+                world.background.tick()
+            if random.random() < 0.2:
+                # The thread is behind: what it synced by the way is not on the disk either.
+                world.background.holding = not world.background.holding
+                if not world.background.holding:
+                    world.background.release()
+    except Crash:
+        counters.setdefault(world.log.open_lsn - 1, dict(world.counters))
+    world.disk.on_operation = lambda _: None
+    return world, counters
+
+
+def check_after_recycling(world: World, after: World, counters: dict[int, object]) -> None:
+    lsn = after.log.open_lsn - 1
+    assert lsn >= world.acked_lsn, "an acknowledged frame is lost"
+    assert after.counters == counters.get(lsn, {})
+    assert after.log.damages == []
+    for queue in ((1, 0), (1, 1), (1, 2), (2, 0)):
+        # What retention had taken may be back, whole or not.
+        found = dict(after.messages(*queue))
+        for offset, body in world.messages(*queue):
+            if body is not None and offset in found:
+                assert found[offset] == body
+    after.send(0, b"and on it goes")
+    after.commit()
+    assert after.messages(1, 0)[-1][1] == b"and on it goes"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_power_cut_while_segments_are_recycled_loses_nothing(seed: int) -> None:
+    random = Random(seed)
+    world, counters = recycle_until_crash(random, 80)
+    for _ in range(5):
+        check_after_recycling(world, world.power_cut(random), counters)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_power_cut_after_a_kill_takes_nothing_that_the_start_found(seed: int) -> None:
+    """The second life stands on what the first wrote and perhaps never synced."""
+    random = Random(seed)
+    world, counters = recycle_until_crash(random, 40)
+    second = World(world.disk, world.checkpoints.copy(), RETAINED)
+    assert second.log.open_lsn - 1 >= world.acked_lsn
+    for _ in range(random.randint(0, 3)):
+        lsn = second.random_step(random)
+        counters[lsn] = dict(second.counters)
+    counters.setdefault(second.log.open_lsn - 1, dict(second.counters))
+    after = second.power_cut(random)
+    assert after.log.open_lsn == second.log.open_lsn
+    check_after_recycling(second, after, counters)
+
+
+@pytest.mark.parametrize("nth", range(2, 24))
+def test_a_segment_whose_name_was_not_synced_at_a_kill_has_it_after_the_next_start(
+    nth: int,
+) -> None:
+    world, random, left = World(), Random(nth), nth
+
+    def count(operation: str) -> None:
+        nonlocal left
+        left -= operation == "sync directory"
+        if left == 0:
+            raise Crash
+
+    world.disk.on_operation = count
+    with pytest.raises(Crash):
+        for _ in range(400):
+            world.send(0, random.randbytes(500))
+            world.commit()
+    world.disk.on_operation = lambda _: None
+
+    second = World(world.disk, world.checkpoints.copy())
+    second.ack(b"answered")
+    lsn = second.commit()
+    assert second.acked_lsn == lsn
+    for _ in range(5):
+        assert second.power_cut(random).counters[b"answered"] == 1
 
 
 def forget_indexes(disk: FaultyFiles) -> None:
