@@ -20,7 +20,12 @@ from cosmodrome_server.core.progress import Place, Progress
 from cosmodrome_server.core.receive import Demand
 from cosmodrome_server.core.records import SetOffset
 from cosmodrome_server.core.send import plan_send
-from cosmodrome_server.errors import BadRequest, LiteTopicQuotaExceeded
+from cosmodrome_server.errors import (
+    BadRequest,
+    CorruptFrame,
+    LiteTopicQuotaExceeded,
+    ReadFailed,
+)
 from cosmodrome_server.model.lite import LiteChange, LiteStart
 from cosmodrome_server.model.log import MessageRecord
 from cosmodrome_server.model.message import Delivery, NewMessage
@@ -274,10 +279,14 @@ class LiteVerbs(OperationVerbs):
                 self._delete_lite(lite_id)
 
     def _idle_ms(self, state: TopicState) -> int:
-        end = state.visible_offsets[0]
+        # Not its visible end: a message may be on its way to the disk.
+        end = state.next_offsets[0]
         last_ms = state.topic.created_ms
-        if end > self._log.min_offset(state.topic_id, 0):
-            last_ms = self._log.timestamp(state.topic_id, 0, end - 1)
+        try:
+            if end > self._log.min_offset(state.topic_id, 0):
+                last_ms = self._log.timestamp(state.topic_id, 0, end - 1)
+        except (CorruptFrame, ReadFailed):
+            return 0  # Nobody knows: not now.
         return self._now() - last_ms
 
     def _next_deadline_ms(self) -> int:

@@ -193,10 +193,10 @@ class ReceivePlanner:
         mask = 0
         _, topic_id, queue_id = progress.place
         records = self._reader.read_many(topic_id, queue_id, start, end)
-        for queue_offset, record in enumerate(records, start):
-            if record is None:
-                self.read(progress, queue_offset)  # says why, and counts it
-            else:
+        for queue_offset, read in enumerate(records, start):
+            # Once more alone: that says why, and counts it; or it can be read now.
+            record = self.read(progress, queue_offset) if read is None else read
+            if record is not None:
                 found.append((queue_offset, record))
                 mask |= 1 << (queue_offset - start)
         self._pop(progress, (start, end - start, mask), found)

@@ -286,7 +286,8 @@ class Shard:
         for (topic_id, queue_id), end in ends.items():
             topic = topics.get(topic_id)
             if topic is not None:
-                topic.visible_offsets[queue_id] = end
+                # The writer may tell of a frame after the loop has told of the next one.
+                topic.visible_offsets[queue_id] = max(end, topic.visible_offsets[queue_id])
                 self.became_visible[topic_id, queue_id] = None
 
     # Planning

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import NoReturn
 
 import pytest
 
@@ -10,6 +11,7 @@ from cosmodrome_server.errors import (
     BadRequest,
     LiteSubscriptionQuotaExceeded,
     LiteTopicQuotaExceeded,
+    ReadFailed,
 )
 from cosmodrome_server.model import wire
 from cosmodrome_server.model.group import Group
@@ -293,6 +295,40 @@ def test_an_idle_lite_topic_is_deleted_and_comes_back_with_the_next_message() ->
         assert bodies(receive(world, "ann")) == [b"new"]
         world.broker.delete_topic("chat")
         assert world.broker.topics() == []
+
+    run(scenario)
+
+
+def test_a_message_on_its_way_to_the_disk_keeps_an_idle_lite_topic() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a")
+        await world.send("chat", lite("a", b"old"))
+        world.clocks.pass_ms(3_600_001)
+        world.broker.send("chat", [lite("a", b"new")])
+        # The sweep comes before the frame is written.
+        world.broker.wake()
+        await world.settle()
+        sync(world, "ann", "a", start=(LiteStart.MIN, 0))
+        assert bodies(receive(world, "ann")) == [b"old", b"new"]
+
+    run(scenario)
+
+
+def test_a_lite_topic_whose_index_cannot_be_read_is_not_taken_for_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a")
+        await world.send("chat", lite("a", b"old"))
+
+        def refused(*_: object) -> NoReturn:
+            raise ReadFailed("the disk refuses it now")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(world.log, "timestamp", refused)
+            await world.later(3_600_001)
+        sync(world, "ann", "a", start=(LiteStart.MIN, 0))
+        assert bodies(receive(world, "ann")) == [b"old"]
 
     run(scenario)
 
