@@ -24,10 +24,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from opentelemetry import context as contexts
-from opentelemetry import propagate, trace
-from opentelemetry.propagators.textmap import TextMapPropagator
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+try:
+    from opentelemetry import context as contexts
+    from opentelemetry import propagate, trace
+    from opentelemetry.propagators.textmap import TextMapPropagator
+    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"cosmodrome.otel needs {error.name}: pip install 'cosmodrome[otel]'", name=error.name
+    ) from error
 
 from cosmodrome.errors import CosmodromeError, StatusError
 from cosmodrome.interceptors import ConsumeReturnType, HookContext, HookPoint, Interceptor

@@ -10,8 +10,14 @@ official clients, without the unit and `_total` that Prometheus would like.
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.registry import Collector
+try:
+    from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+    from prometheus_client.registry import Collector
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"cosmodrome.prometheus needs {error.name}: pip install 'cosmodrome[prometheus]'",
+        name=error.name,
+    ) from error
 
 from cosmodrome._client.meters import HELP, Histogram, Labels, Meters
 

@@ -3,8 +3,8 @@
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -299,6 +299,19 @@ async def test_cancelling_at_any_await_leaves_no_task_channel_thread_or_lease(
     assert await hidden(broker, topic) == {}
 
 
+@asynccontextmanager
+async def consumer_of_one_message(broker: TestBroker, name: Names) -> AsyncIterator[SimpleConsumer]:
+    """A consumer of a topic whose one message nobody has received."""
+    topic = name("t")
+    broker.create_topic(topic, queues=1)
+    async with (
+        Producer(broker.endpoint, topics=[topic]) as producer,
+        SimpleConsumer(broker.endpoint, group=name("g"), subscriptions={topic: "*"}) as consumer,
+    ):
+        await producer.send(Message(topic, b"x"))
+        yield consumer
+
+
 async def cancel_after(task: "asyncio.Future[object]", turns: int) -> None:
     for _ in range(turns):
         await asyncio.sleep(0)
@@ -310,13 +323,7 @@ async def cancel_after(task: "asyncio.Future[object]", turns: int) -> None:
 async def test_what_is_on_its_way_to_a_receive_that_is_cancelled_is_handed_back(
     broker: TestBroker, name: Names
 ) -> None:
-    topic = name("t")
-    broker.create_topic(topic, queues=1)
-    async with (
-        Producer(broker.endpoint, topics=[topic]) as producer,
-        SimpleConsumer(broker.endpoint, group=name("g"), subscriptions={topic: "*"}) as consumer,
-    ):
-        await producer.send(Message(topic, b"x"))
+    async with consumer_of_one_message(broker, name) as consumer:
         with broker.recording() as calls:
             waiting = asyncio.ensure_future(consumer.receive(1, invisible=300))
             while "ReceiveMessage" not in calls:  # noqa: ASYNC110 - it is said in another thread
@@ -379,13 +386,7 @@ async def test_what_was_begun_to_settle_a_message_is_carried_out(
 async def test_what_came_for_a_receive_that_is_cancelled_is_given_back(
     broker: TestBroker, name: Names
 ) -> None:
-    topic = name("t")
-    broker.create_topic(topic, queues=1)
-    async with (
-        Producer(broker.endpoint, topics=[topic]) as producer,
-        SimpleConsumer(broker.endpoint, group=name("g"), subscriptions={topic: "*"}) as consumer,
-    ):
-        await producer.send(Message(topic, b"x"))
+    async with consumer_of_one_message(broker, name) as consumer:
         waiting = asyncio.ensure_future(consumer.receive(1, invisible=300))
         await asyncio.sleep(0)
         # Nobody is faster: this is called back before the one that waits.

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 import cosmodrome
 
 PROGRAM = """
@@ -42,3 +44,13 @@ def test_importing_starts_nothing_and_needs_nothing_of_the_server() -> None:
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
     assert not loaded & {"cosmodrome_server", "pytest", "opentelemetry", "lz4", "zstandard"}
+
+
+@pytest.mark.parametrize(
+    ("module", "missing"), [("otel", "opentelemetry"), ("prometheus", "prometheus_client")]
+)
+def test_a_part_whose_packages_are_missing_says_what_to_install(module: str, missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; import cosmodrome.{module}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"pip install 'cosmodrome[{module}]'" in done.stderr

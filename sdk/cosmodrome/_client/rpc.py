@@ -128,7 +128,7 @@ class Rpc:
             TransportError: No answer came.
         """
         channel = self._channels.get(endpoints) or await self._channel(endpoints)
-        make = channel.callables.get(name) or _unary(channel, name)
+        make = channel.callables.get(name) or _callable(channel, name, channel.channel.unary_unary)
         metadata, request_id = self.headers()
         deadline_s = timeout_s or self._configuration.request_timeout_s
         try:
@@ -219,7 +219,7 @@ class Rpc:
         timeout_s: float,
     ) -> None:
         endpoints = channel.endpoints
-        make = channel.callables.get(name) or _server_stream(channel, name)
+        make = channel.callables.get(name) or _callable(channel, name, channel.channel.unary_stream)
         metadata, request_id = self.headers()
         call = cast("Any", make)(request, timeout=timeout_s, metadata=metadata + PACKED)
         try:
@@ -282,20 +282,10 @@ def _closed(name: str, endpoints: Endpoints) -> ConnectionFailed:
     return ConnectionFailed(f"{name} at {endpoints}: channel closed", endpoint=str(endpoints))
 
 
-def _unary(channel: Channel, name: str) -> object:
+def _callable(channel: Channel, name: str, make: Callable[..., object]) -> object:
+    """What calls a method on a channel, remembered by it: making one costs as much as a call."""
     method = METHODS[name]
-    made = channel.channel.unary_unary(
-        method.path,
-        request_serializer=method.request.SerializeToString,
-        response_deserializer=method.response.FromString,
-    )
-    channel.callables[name] = made
-    return made
-
-
-def _server_stream(channel: Channel, name: str) -> object:
-    method = METHODS[name]
-    made = channel.channel.unary_stream(
+    made = make(
         method.path,
         request_serializer=method.request.SerializeToString,
         response_deserializer=method.response.FromString,

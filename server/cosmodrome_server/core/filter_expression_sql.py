@@ -217,6 +217,25 @@ def _refuse(node: _Node, reason: str) -> NoReturn:
     raise IllegalFilterExpression(f"SQL filter, position {node.position}: {node.text} {reason}")
 
 
+def _decided_by(decisive: bool, children: list[_Node]) -> _Node:  # noqa: FBT001 - a value of SQL
+    """OR (True decides) and AND (False does) of three values: else NULL, if there is one."""
+    if len(children) == 1:
+        return children[0]
+    conditions = [_condition(child) for child in children]
+
+    def evaluate(properties: Properties) -> Value:
+        result: bool | None = not decisive
+        for condition in conditions:
+            value = condition(properties)
+            if value is decisive:
+                return decisive
+            if value is None:
+                result = None
+        return result
+
+    return _join(evaluate, *children)
+
+
 def _condition(node: _Node) -> Evaluate:
     """A node as a condition; refuses literals that are not boolean."""
     if node.kind is Kind.CONDITION:
@@ -279,38 +298,10 @@ class _Builder:
         return inner
 
     def any_of(self, children: list[_Node]) -> _Node:
-        if len(children) == 1:
-            return children[0]
-        conditions = [_condition(child) for child in children]
-
-        def evaluate(properties: Properties) -> Value:
-            result: bool | None = False
-            for condition in conditions:
-                value = condition(properties)
-                if value is True:
-                    return True
-                if value is None:
-                    result = None
-            return result
-
-        return _join(evaluate, *children)
+        return _decided_by(True, children)  # noqa: FBT003 - it is what decides
 
     def all_of(self, children: list[_Node]) -> _Node:
-        if len(children) == 1:
-            return children[0]
-        conditions = [_condition(child) for child in children]
-
-        def evaluate(properties: Properties) -> Value:
-            result: bool | None = True
-            for condition in conditions:
-                value = condition(properties)
-                if value is False:
-                    return False
-                if value is None:
-                    result = None
-            return result
-
-        return _join(evaluate, *children)
+        return _decided_by(False, children)  # noqa: FBT003 - it is what decides
 
     def equality(self, children: list[Any]) -> _Node:
         left, sign, right = children
