@@ -186,6 +186,7 @@ async def _assemble(
         timed if around is None else lambda rpc: around(timed(rpc)),
     )
     context.sink, collector.connections = front, front.statistics
+    context.front = _name_of(front)
     if context.flow is not None:
         collector.under_way = context.flow.under_way
     events = ClientEvents()
@@ -427,7 +428,7 @@ def greeting(app: App) -> list[str]:
     """What is said at start: where it listens, where the data lies, what is open, how to begin."""
     config = app.config
     host, port = app.front.address
-    front = type(app.front).__name__.removesuffix("Front").lower()
+    front = app.context.front
     topics = "created on first use" if config.auto_create else "cosmodrome topic create NAME"
     lines = [
         f"ready: RocketMQ 5 clients at {host}:{port} (front {front}, tls {config.tls.mode})",
@@ -441,6 +442,10 @@ def greeting(app: App) -> list[str]:
         lines.append("  note     the native gate is not installed; calls are slower without it")
     lines.append(f"  try      cosmodrome message send hello world --endpoint {host}:{port}")
     return lines
+
+
+def _name_of(front: Front) -> str:
+    return type(front).__name__.removesuffix("Front").lower()
 
 
 def _access(config: Config) -> str:

@@ -29,7 +29,12 @@ from tests.support.memory_log import MemoryLog
 
 METHODS = {
     method.name: method
-    for name in (service.MESSAGING_SERVICE, service.ADMIN_SERVICE, service.CONTROL_SERVICE)
+    for name in (
+        service.MESSAGING_SERVICE,
+        service.ADMIN_SERVICE,
+        service.CONTROL_SERVICE,
+        service.BULK_SERVICE,
+    )
     for method in methods(name)
 }
 OK = pb.OK

@@ -72,6 +72,8 @@ class Context:
         bounded: Told the setting of each bound that refused a call; None where nobody counts.
         flow: Flow control; set when the table of RPCs is made.
         waited: Told how many seconds a receive waited; None where nobody counts.
+        front: What carries the calls: gate or grpcio.
+        started_ms: Since when.
         bulk: Ranges of queues for the data pipeline; None where the log is elsewhere.
     """
 
@@ -88,13 +90,16 @@ class Context:
     flow: Admission | None = None
     waited: Callable[[float], None] | None = None
     bulk: BulkSource | None = None
+    front: str = ""
     is_guarded: bool = field(init=False)
+    started_ms: int = field(init=False)
     rules: MessageRules = field(init=False)
     names: Names = field(init=False)
     store_host: bytes = field(init=False)
 
     def __post_init__(self) -> None:
         self.advertise(self.endpoint)
+        self.started_ms = self.clock.now_ms()
         self.is_guarded = self.config.security.authentication
         self.rules = MessageRules.of(self.config)
         self.names = Names(self.config.limits)

@@ -8,6 +8,7 @@ from cosmodrome_proto import bulk_pb2 as rpc
 from cosmodrome_server.core.filter_expression import compile_filter
 from cosmodrome_server.errors import BadRequest, IllegalOffset, Unsupported
 from cosmodrome_server.proxy import status
+from cosmodrome_server.proxy.bulk.segments import place_of
 from cosmodrome_server.proxy.bulk.source import BulkSource
 from cosmodrome_server.proxy.context import Context
 from cosmodrome_server.proxy.convert import filter_of
@@ -57,7 +58,7 @@ def read_queue(context: Context, call: Call, request: rpc.ReadQueueRequest) -> b
         Unsupported: This server cannot read in bulk.
     """
     source = _source(context)
-    topic_id, bounds = source.place_of(request.topic, request.queue_id)
+    topic_id, bounds = place_of(context, source, request.topic, request.queue_id)
     if not bounds.min_offset <= request.start <= bounds.max_offset:
         nearest = min(max(request.start, bounds.min_offset), bounds.max_offset)
         raise IllegalOffset(

@@ -5,6 +5,7 @@ import socket
 from cosmodrome_proto import bulk_pb2 as rpc
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_server.errors import BadRequest, Unsupported
+from cosmodrome_server.model.queries import QueueBounds
 from cosmodrome_server.proxy.bulk.source import BulkSource
 from cosmodrome_server.proxy.context import Context
 from cosmodrome_server.proxy.front import Call
@@ -19,7 +20,7 @@ def query_segments(
     """Name the sealed segments of a range and pin them.
 
     Raises:
-        TopicNotFound, BadRequest: No such topic or queue; a range that is none.
+        IllegalTopic, TopicNotFound, BadRequest: No such topic or queue; a range that is none.
         OverloadedError: Too many readers hold segments.
         Unsupported: The log is elsewhere.
     """
@@ -27,7 +28,7 @@ def query_segments(
     source = _source(context)
     if request.end < request.start:
         raise BadRequest(f"[{request.start}, {request.end}) is no range")
-    topic_id, bounds = source.place_of(request.topic, request.queue_id)
+    topic_id, bounds = place_of(context, source, request.topic, request.queue_id)
     start = max(request.start, bounds.min_offset)
     parts = source.ranges.sealed(topic_id, request.queue_id, start, request.end)
     if request.pin:
@@ -68,6 +69,22 @@ def release_segments(
     del call
     _source(context).ranges.release(_number(request.pin))
     return rpc.ReleaseSegmentsResponse(status=pb.Status(code=pb.OK, message="OK"))
+
+
+def place_of(
+    context: Context, source: BulkSource, topic: str, queue_id: int
+) -> tuple[int, QueueBounds]:
+    """The number of a topic and the bounds of a queue.
+
+    Topics of the system that are there may be read, operation events for one; only other names are
+    created on first use.
+
+    Raises:
+        IllegalTopic, TopicNotFound, BadRequest: No such topic or queue.
+    """
+    if all(known.name != topic for known in context.broker.topics()):
+        context.names.topic(topic)
+    return source.place_of(topic, queue_id)
 
 
 def _source(context: Context) -> BulkSource:
