@@ -6,8 +6,8 @@ A lease is an object, which is cheap for a batch and dear for one message: 360 b
 places in a dict and in a heap. So leases of one message that pile up are packed:
 
     Leases ─┬─ unpacked   7 ▶ Lease · 9 ▶ Lease …
-            └─ blocks     ids       12 13 15 16 …    ascending, also from block to block
-                          offsets   80 81 83 84 …    24 bytes a lease
+            └─ blocks     ids       12 + 0 1 3 4 …   ascending, also from block to block
+                          offsets   80 + 0 1 3 4 …   16 bytes a lease
                           terms     deadline · attempt · whether it is suspended
 
 Which are packed depends on what else was in flight when they were (`core.consumptions`), so
@@ -28,6 +28,8 @@ _BLOCK_MIN = 16
 _DEADLINE_SHIFT = 17
 _DEADLINE_END = 1 << 64 - _DEADLINE_SHIFT
 _ATTEMPT_BITS = 0xFFFF
+# How far ids, and offsets, of one block may be apart.
+_SPAN = 1 << 32
 
 
 class Lease:
@@ -102,12 +104,15 @@ _by_id = attrgetter("lease_id")
 class LeaseBlock:
     """Leases of one message each, nobody's to renew, as columns of numbers."""
 
-    __slots__ = ("ids", "last_id", "offsets", "terms")
+    __slots__ = ("_base", "_first_id", "_ids", "_offsets", "_terms", "last_id")
 
     def __init__(self, leases: list[Lease]) -> None:
-        self.ids = array("Q", [lease.lease_id for lease in leases])
-        self.offsets = array("Q", [lease.base for lease in leases])
-        self.terms = array(
+        """Pack leases that ascend by id and are `are_near`."""
+        first_id, base = leases[0].lease_id, min(lease.base for lease in leases)
+        self._first_id, self._base = first_id, base
+        self._ids = array("I", [lease.lease_id - first_id for lease in leases])
+        self._offsets = array("I", [lease.base - base for lease in leases])
+        self._terms = array(
             "Q",
             [
                 lease.deadline_ms << _DEADLINE_SHIFT | lease.attempt << 1 | lease.is_suspended
@@ -118,34 +123,45 @@ class LeaseBlock:
         self.last_id = leases[-1].lease_id
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self._ids)
+
+    @property
+    def ids(self) -> list[int]:
+        """The leases in it, ascending."""
+        return [self._first_id + number for number in self._ids]
 
     @property
     def first_deadline_ms(self) -> int:
         """When the first of them is due; there must be one."""
-        return min(self.terms) >> _DEADLINE_SHIFT
+        return min(self._terms) >> _DEADLINE_SHIFT
 
     def index(self, lease_id: int) -> int:
         """Where a lease is; -1 if it is not here."""
-        at = bisect_left(self.ids, lease_id)
-        return at if at < len(self.ids) and self.ids[at] == lease_id else -1
+        wanted = lease_id - self._first_id
+        at = bisect_left(self._ids, wanted)
+        return at if at < len(self._ids) and self._ids[at] == wanted else -1
 
     def lease(self, at: int) -> Lease:
         """The lease at an index, as an object."""
-        term = self.terms[at]
-        attempt = term >> 1 & _ATTEMPT_BITS
-        lease = Lease(self.ids[at], self.offsets[at], 1, term >> _DEADLINE_SHIFT, attempt)
+        term = self._terms[at]
+        lease = Lease(
+            self._first_id + self._ids[at],
+            self._base + self._offsets[at],
+            mask=1,
+            deadline_ms=term >> _DEADLINE_SHIFT,
+            attempt=term >> 1 & _ATTEMPT_BITS,
+        )
         lease.is_suspended = bool(term & 1)
         return lease
 
     def remove(self, at: int) -> None:
         """Forget the lease at an index."""
-        del self.ids[at], self.offsets[at], self.terms[at]
+        del self._ids[at], self._offsets[at], self._terms[at]
 
     def take_due(self, until_ms: int) -> list[Lease]:
         """Take out those due at or before `until_ms`."""
         end = until_ms + 1 << _DEADLINE_SHIFT
-        due = [at for at, term in enumerate(self.terms) if term < end]
+        due = [at for at, term in enumerate(self._terms) if term < end]
         leases = [self.lease(at) for at in due]
         for at in reversed(due):
             self.remove(at)
@@ -153,7 +169,13 @@ class LeaseBlock:
 
     def clear(self) -> None:
         """Forget all."""
-        del self.ids[:], self.offsets[:], self.terms[:]
+        del self._ids[:], self._offsets[:], self._terms[:]
+
+
+def are_near(leases: list[Lease]) -> bool:
+    """Whether leases that ascend by id fit into one block."""
+    offsets = [lease.base for lease in leases]
+    return leases[-1].lease_id - leases[0].lease_id < _SPAN and max(offsets) - min(offsets) < _SPAN
 
 
 class Leases:
@@ -246,10 +268,11 @@ class Leases:
         young = sorted((lease for lease in unpacked if lease.lease_id > after), key=_by_id)
         made = []
         for first in range(0, len(young) - _BLOCK_MIN + 1, _BLOCK_MAX):
-            block = LeaseBlock(young[first : first + _BLOCK_MAX])
-            made.append(block)
-            for lease_id in block.ids:
-                del self._unpacked[lease_id]
+            leases = young[first : first + _BLOCK_MAX]
+            if are_near(leases):
+                made.append(LeaseBlock(leases))
+                for lease in leases:
+                    del self._unpacked[lease.lease_id]
         self._blocks += made
         if made:
             # A dict never shrinks by itself.

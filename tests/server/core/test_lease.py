@@ -1,5 +1,6 @@
 """Leases against a dict of tuples, packed or not."""
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -123,8 +124,33 @@ def test_a_packed_lease_weighs_its_numbers() -> None:
 
     blocks = leases.pack()
 
-    assert sum(map(len, blocks)) >= 984
-    assert all(column.itemsize == 8 for block in blocks for column in (block.ids, block.terms))
+    packed = sum(map(len, blocks))
+    assert packed >= 984
+    columns = [getattr(block, name) for block in blocks for name in ("_ids", "_offsets", "_terms")]
+    assert sum(len(column) * column.itemsize for column in columns) == 16 * packed
+
+
+@pytest.mark.parametrize(("apart", "is_packed"), [((1 << 32) - 1, True), (1 << 32, False)])
+@pytest.mark.parametrize("what", ["ids", "offsets", "offsets, the older one behind"])
+def test_a_block_holds_what_is_near(what: str, *, apart: int, is_packed: bool) -> None:
+    leases = Leases()
+    far_id, far_offset = (apart, 15) if what == "ids" else (15, apart)
+    known = [(number, number) for number in range(15)]
+    known.append((far_id, far_offset))
+    if what.endswith("behind"):
+        known = [(lease_id, apart - offset) for lease_id, offset in known]
+    for lease_id, offset in known:
+        leases.add(lease_of(lease_id, (offset, 1, 1_000, 1, False)))
+
+    assert bool(leases.pack()) == is_packed
+
+    assert [(lease.lease_id, lease.base) for lease in leases] == known
+    for lease_id, offset in known:
+        found = leases.get(lease_id)
+        assert found is not None
+        assert found.base == offset
+        leases.discard(lease_id)
+    assert not leases
 
 
 def test_what_is_younger_than_a_block_is_packed_and_what_is_older_stays() -> None:
