@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=10_000)
     parser.add_argument("--waiting", type=int, default=2_000)
     parser.add_argument("--front", default="gate", choices=["gate", "grpcio"])
+    parser.add_argument("--tls", default="auto", choices=["auto", "off"])
     options = parser.parse_args()
     if options.what == "stored":
         found = _stored(options)
@@ -61,7 +62,10 @@ def main() -> None:
         found = memory.measured(options.data)
     elif options.what == "idle":
         found = dict(
-            idle.measured(options.front, options.connections, options.waiting, options.seconds)
+            idle.measured(
+                *(options.front, options.connections, options.waiting, options.seconds),
+                options.tls,
+            )
         )
     elif options.what == "flow":
         found = dict(flow.measured(options.front, options.seconds))

@@ -114,7 +114,9 @@ def _connected(server: Target, count: int, waiting: int) -> Iterator[list[_Conne
             one.socket.close()
 
 
-def measured(front: str, connections: int, waiting: int, seconds: float) -> Figures:
+def measured(
+    front: str, connections: int, waiting: int, seconds: float, tls: str = "auto"
+) -> Figures:
     """Resident memory and share of a core of a server with so many clients.
 
     Raises:
@@ -122,7 +124,7 @@ def measured(front: str, connections: int, waiting: int, seconds: float) -> Figu
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, connections + 500)), hard))
-    with ours("--front", front) as server:
+    with ours("--front", front, "--tls", tls) as server:
         server.topic(_TOPIC)
         for group in range(-(-waiting // _PER_GROUP)):
             server.group(f"waiters-{group}")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from cosmodrome_server import __version__, logs
+from cosmodrome_server import __version__, logs, open_files
 from cosmodrome_server.broker.local_broker import Attachments, LocalBroker
 from cosmodrome_server.broker.operation_events import Observed, ObservedBroker
 from cosmodrome_server.broker.settings import BrokerSettings
@@ -389,6 +389,7 @@ async def serve(
     say = announce or _to_stdout
     _set_up_logging(config)
     tune_interpreter()
+    open_files.raise_limit(config.limits.connections)
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -244,6 +244,11 @@ FULL = Metric("cosmodrome_store_full", Kind.GAUGE, "1 while sends are refused fo
 CORRUPT = Metric("cosmodrome_corrupt_frames", Kind.COUNTER, "Damaged frames found.")
 MEMORY = Metric("process_resident_memory_bytes", Kind.GAUGE, "Resident memory.")
 CPU = Metric("process_cpu_seconds", Kind.COUNTER, "Processor time used.")
+OPEN_FILES_MAX = Metric(
+    "process_max_fds",
+    Kind.GAUGE,
+    "Files the process may have open; a connection takes one, on grpcio up to three.",
+)
 DROPPED_SERIES = Metric(
     "cosmodrome_dropped_series", Kind.COUNTER, "Series not counted: metrics.series_max is reached."
 )

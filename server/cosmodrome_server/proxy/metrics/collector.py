@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 
 from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_server import open_files
 from cosmodrome_server.broker.interface import Broker
 from cosmodrome_server.broker.statistics import (
     DELAY_BOUNDS_S,
@@ -261,6 +262,7 @@ class Collector:
         yield names.FULL, (), figures.is_full
         yield names.CORRUPT, (), figures.corrupt_frames + self._broker.statistics().lost_messages
         yield names.MEMORY, (), _resident_bytes()
+        yield names.OPEN_FILES_MAX, (), open_files.limit()
         usage = resource.getrusage(resource.RUSAGE_SELF)
         yield names.CPU, (), usage.ru_utime + usage.ru_stime
 
