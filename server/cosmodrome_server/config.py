@@ -12,7 +12,6 @@ names: `_ms`, `_s`, `_bytes`, `_mib`. Lists in the environment and in flags are 
 with commas.
 """
 
-import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -345,6 +344,8 @@ def _merge(into: dict[str, dict[str, Any]], settings: Mapping[str, Any], *, sour
 
 
 def _nearest(name: str, known: Mapping[str, object] | set[str]) -> str:
+    import difflib  # noqa: PLC0415 - for those who mistype
+
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(known))}"
 

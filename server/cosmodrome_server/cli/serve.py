@@ -5,6 +5,7 @@ argparse, not typer: it is imported in a millisecond, and a start is measured in
 
 import argparse
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def _serve(flags: argparse.Namespace, *, show_only: bool) -> int:
 def _parser(*, show_only: bool) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cosmodrome config" if show_only else "cosmodrome serve",
+        formatter_class=_formatter,
         description="Print every setting." if show_only else "Start a broker.",
         epilog="Later wins: the file, the environment (COSMODROME_AREA_KEY), flags.",
     )
@@ -94,6 +96,15 @@ def _parser(*, show_only: bool) -> argparse.ArgumentParser:
         help="any other setting; cosmodrome config lists them",
     )
     return parser
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    # Told no width argparse asks shutil, also where no help is wanted: 3 ms of imports.
+    try:
+        columns = os.get_terminal_size().columns or 80
+    except OSError:
+        columns = 80
+    return argparse.HelpFormatter(prog, width=columns - 2)
 
 
 def _overrides(flags: argparse.Namespace) -> dict[str, str]:

@@ -12,11 +12,13 @@ NOT_AT_START = {
     "cryptography": "a certificate is made at the first start only",
     "grpc": "the gate speaks gRPC",
     "grpc_reflection": "the gate speaks gRPC",
+    "difflib": "only who mistypes a setting needs it",
     "http.server": "the first scrape needs it",
     "importlib.metadata": "nothing asks for versions of packages",
     "lark": "the first SQL filter needs it",
     "prometheus_client": "the first scrape needs it",
     "pyarrow": "bulk reads need it",
+    "shutil": "argparse asks it for a width that nobody sees",
     "tempfile": "only --temporary needs it",
 }
 
