@@ -30,6 +30,7 @@ from benchmarks.machine import described
 from benchmarks.micro.log_throughput import Figures, Loaded, append
 from benchmarks.requests import send_request
 from cosmodrome_proto import service_pb2 as rpc
+from cosmodrome_proto.sent_pb2 import SentMessages
 from cosmodrome_server.app import broker_settings, tune_interpreter
 from cosmodrome_server.broker.local_broker import LocalBroker
 from cosmodrome_server.clock import SystemClock
@@ -325,7 +326,7 @@ class _Hand:
 def broker_message() -> NewMessage:
     """What the proxy makes of a message of the send request."""
     config = load(None, environment={}, overrides={})
-    request = rpc.SendMessageRequest.FromString(send_request(TOPIC, 1))
+    request = SentMessages.FromString(send_request(TOPIC, 1))
     rules, names = MessageRules.of(config), Names(config.limits)
     (message,) = convert.new_messages(request.messages, rules, names, 0, "127.0.0.1:4711")
     return message

@@ -18,6 +18,7 @@ from cosmodrome_server.model.message import MessageType, NewMessage
 from cosmodrome_server.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, TopicType
 
 ANY_QUEUE = -1
+_VISIBLE, _TRANSACTION = MessageState.VISIBLE, MessageType.TRANSACTION
 _TAKES_ALL = (DEAD_LETTER_PREFIX, RETRY_PREFIX)
 _ACCEPTED = {
     TopicType.NORMAL: frozenset({MessageType.NORMAL}),
@@ -89,8 +90,10 @@ def plan_send(
             queue_id = min(message.priority, queues - 1)
         else:
             queue_id = rotated
-        state, due_ms = _state(message, now_ms, first_check_ms)
-        if state is MessageState.VISIBLE:
+        state, due_ms = _VISIBLE, 0
+        if message.delivery_timestamp_ms or message.message_type is _TRANSACTION:
+            state, due_ms = _state(message, now_ms, first_check_ms)
+        if state is _VISIBLE:
             queue_offset = taken.get(queue_id, ends[queue_id])
             taken[queue_id] = queue_offset + 1
         else:
@@ -113,8 +116,8 @@ def plan_send(
 
 
 def _state(message: NewMessage, now_ms: int, first_check_ms: int) -> tuple[MessageState, int]:
-    if message.message_type is MessageType.TRANSACTION:
+    if message.message_type is _TRANSACTION:
         return MessageState.HALF, now_ms + (message.transaction_check_ms or first_check_ms)
     if message.delivery_timestamp_ms > now_ms:
         return MessageState.DELAYED, message.delivery_timestamp_ms
-    return MessageState.VISIBLE, 0
+    return _VISIBLE, 0

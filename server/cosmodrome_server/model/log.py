@@ -64,7 +64,7 @@ class MessageState(IntEnum):
     DELAYED = 2  # waits for its delivery time
 
 
-class MessageRecord(msgspec.Struct):
+class MessageRecord(msgspec.Struct, gc=False):
     """A message with its place, as it is written.
 
     Attributes:

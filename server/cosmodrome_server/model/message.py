@@ -32,7 +32,7 @@ class MessageType(IntEnum):
     PRIORITY = 6
 
 
-class NewMessage(msgspec.Struct):
+class NewMessage(msgspec.Struct, gc=False):
     """A validated message that is not stored yet. Not frozen: one is made per send.
 
     Attributes:
@@ -63,7 +63,7 @@ class NewMessage(msgspec.Struct):
     body: bytes
 
 
-class StoredMessage(msgspec.Struct):
+class StoredMessage(msgspec.Struct, gc=False):
     """A message as the log holds it.
 
     Attributes:
@@ -86,7 +86,7 @@ class StoredMessage(msgspec.Struct):
     body: bytes
 
 
-class SendReceipt(msgspec.Struct):
+class SendReceipt(msgspec.Struct, gc=False):
     """What became of one sent message.
 
     Attributes:
@@ -100,7 +100,7 @@ class SendReceipt(msgspec.Struct):
     recall_handle: str
 
 
-class Delivery(msgspec.Struct):
+class Delivery(msgspec.Struct, gc=False):
     """One message handed to one consumer.
 
     Attributes:

@@ -1,10 +1,12 @@
 """From protobuf to the values of `model`, checked on the way; durations become milliseconds."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
 from cosmodrome_proto import Duration, Timestamp
 from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_proto.sent_pb2 import SentMessage, SentProperties
 from cosmodrome_server.errors import (
     BadRequest,
     IllegalMessageId,
@@ -46,6 +48,9 @@ _SERVER_FIELDS: tuple[
     "delivery_attempt",
     "dead_letter_queue",
 )
+
+
+_read_system = SentProperties.FromString
 
 
 def duration_ms(value: Duration) -> int:
@@ -111,7 +116,7 @@ def filter_of(expression: pb.FilterExpression) -> Filter:
 
 
 def new_messages(
-    messages: Sequence[pb.Message], rules: MessageRules, names: Names, now_ms: int, peer: str
+    messages: Sequence[SentMessage], rules: MessageRules, names: Names, now_ms: int, peer: str
 ) -> list[NewMessage]:
     """Check and convert what was sent. The messages themselves are used up.
 
@@ -124,39 +129,50 @@ def new_messages(
 
     Raises:
         RequestError: As protocol.md 1.3 says, the first failure in list order.
+        DecodeError: System properties are not encoded as such.
     """
     return [_new_message(message, rules, names, now_ms, peer) for message in messages]
 
 
-def topic_of(messages: Sequence[pb.Message], names: Names) -> str:
+def topic_of(messages: Sequence[SentMessage], names: Names) -> str:
     """The one topic of a send.
 
     Raises:
         MessageCorrupted: No message, or messages of several topics.
         IllegalTopic
+        DecodeError: A topic is not encoded as such.
     """
     if not messages:
         raise MessageCorrupted("no message to send")
-    first = messages[0].topic
-    name, namespace = first.name, first.resource_namespace
+    # All encoded alike, or else perhaps the same nevertheless.
+    name, namespace = resource(messages[0].topic)
     topic = names.topic(name)
-    if len(messages) > 1:
-        for message in messages:
-            other = message.topic
-            # By field: protobuf compares messages by encoding both.
-            if other.name != name or other.resource_namespace != namespace:
-                raise MessageCorrupted("the messages of one request are of several topics")
+    for encoded in {message.topic for message in messages}:
+        if resource(encoded) != (name, namespace):
+            raise MessageCorrupted("the messages of one request are of several topics")
     return topic
 
 
+@lru_cache(maxsize=4096)
+def resource(encoded: bytes) -> tuple[str, str]:
+    """The name and the namespace of an encoded `Resource`; few are named again and again.
+
+    Raises:
+        DecodeError
+    """
+    decoded = pb.Resource.FromString(encoded)
+    return decoded.name, decoded.resource_namespace
+
+
 def _new_message(
-    message: pb.Message, rules: MessageRules, names: Names, now_ms: int, peer: str
+    message: SentMessage, rules: MessageRules, names: Names, now_ms: int, peer: str
 ) -> NewMessage:
     """Check and convert one message: the hot path, so what is not there costs one look."""
     body = message.body
     if not 0 < len(body) <= rules.body_bytes:
         validate.check_body(body, rules)
-    system = message.system_properties
+    encoded = message.system_properties
+    system = _read_system(encoded)
     properties = message.user_properties
     tag, keys = system.tag, system.keys
     if properties or tag or keys:
@@ -165,22 +181,34 @@ def _new_message(
     message_id = system.message_id
     if not message_id or message_id.isspace():
         raise IllegalMessageId("the message has no message_id")
-    group, has = system.message_group, system.HasField
-    converted = NewMessage(message_id, _NORMAL, tag, group, 0, 0, "", -1, b"", b"", body)
-    if (
-        group
-        or system.message_type == pb.TRANSACTION
-        or has("delivery_timestamp")
-        or has("priority")
-        or has("lite_topic")
+    converted = NewMessage(message_id, _NORMAL, tag, "", 0, 0, "", -1, encoded, b"", body)
+    message_type = system.message_type
+    if message_type == pb.TRANSACTION or system.WhichOneof("unusual"):
+        _unusual(converted, rules, names, now_ms, peer)
+    elif (
+        message_type != _NORMAL
+        or not system.body_encoding
+        or not system.born_host
+        or system.queue_id
     ):
-        _type(converted, system, rules, names, now_ms)
-    if has("body_digest"):
-        validate.check_digest(system.body_digest, body)
-    converted.system = _stored_system(system, converted.message_type, peer)
+        converted.system = _completed(system, _NORMAL, peer)
     if properties:
         converted.user = _stored_user(message)
     return converted
+
+
+def _unusual(
+    message: NewMessage, rules: MessageRules, names: Names, now_ms: int, peer: str
+) -> None:
+    """Go through what few messages have, by the protocol's own description."""
+    system = pb.SystemProperties.FromString(message.system)
+    message.message_group = system.message_group
+    _type(message, system, rules, names, now_ms)
+    if system.HasField("body_digest"):
+        validate.check_digest(system.body_digest, message.body)
+    for name in _SERVER_FIELDS:
+        system.ClearField(name)
+    message.system = _completed(system, message.message_type, peer)
 
 
 def _type(
@@ -222,27 +250,15 @@ def _derived(message: NewMessage, *, is_half: bool, is_delayed: bool) -> Message
     return _LITE if message.lite_topic else _NORMAL
 
 
-def _stored_system(system: pb.SystemProperties, message_type: int, peer: str) -> bytes:
+def _completed(
+    system: SentProperties | pb.SystemProperties, message_type: MessageType, peer: str
+) -> bytes:
     """The properties the producer decides, encoded; unknown fields go along.
 
-    Numbers and texts that are zero or empty need no clearing: the server writes its own
-    behind them. Java clients do send a queue_id.
+    Java clients do send a queue_id, which the server decides.
     """
-    has = system.HasField
-    if (
-        system.queue_id
-        or system.queue_offset
-        or system.delivery_attempt
-        or system.receipt_handle
-        or system.store_host
-        or has("store_timestamp")
-        or has("invisible_duration")
-        or has("dead_letter_queue")
-    ):
-        for name in _SERVER_FIELDS:
-            system.ClearField(name)
-    if system.message_type != message_type:
-        system.message_type = pb.MessageType.ValueType(message_type)
+    system.queue_id = 0
+    system.message_type = pb.MessageType.ValueType(message_type)
     if not system.body_encoding:
         system.body_encoding = pb.IDENTITY  # Java clients log an error for none
     if not system.born_host:
@@ -250,7 +266,7 @@ def _stored_system(system: pb.SystemProperties, message_type: int, peer: str) ->
     return system.SerializeToString()
 
 
-def _stored_user(message: pb.Message) -> bytes:
+def _stored_user(message: SentMessage) -> bytes:
     """The entries of user_properties as they stand in an encoded `Message`."""
     message.ClearField("topic")
     message.ClearField("system_properties")

@@ -26,6 +26,7 @@ from cosmodrome_server.clock import Clock
 from cosmodrome_server.config import Flow
 from cosmodrome_server.errors import OverloadedError
 from cosmodrome_server.proxy.context import client_id_of
+from cosmodrome_server.proxy.convert import resource
 from cosmodrome_server.proxy.front import Call
 
 # The worker pools of the reference (protocol.md 1.0.2); RPCs it has none for go with their kin.
@@ -305,9 +306,9 @@ class FlowControl:
         return self.groups, _received if receives else None
 
 
-def _sent(request: Any) -> tuple[str, int]:  # noqa: ANN401 - a SendMessageRequest
+def _sent(request: Any) -> tuple[str, int]:  # noqa: ANN401 - a SentMessages
     messages = request.messages
-    return (messages[0].topic.name, len(messages)) if messages else ("", 0)
+    return (resource(messages[0].topic)[0], len(messages)) if messages else ("", 0)
 
 
 def _received(request: Any) -> tuple[str, int]:  # noqa: ANN401 - receives and pulls

@@ -17,11 +17,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from cosmodrome_proto import Method, methods
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
+from cosmodrome_proto.sent_pb2 import SentMessages
 from cosmodrome_server.errors import (
     BadRequest,
     BrokerError,
@@ -85,6 +86,9 @@ MESSAGING: dict[str, Activity[Any]] = {
     "RecallMessage": recall_message,
     "SyncLiteSubscription": sync_lite_subscription,
 }
+
+# Requests that are read by another description of the same bytes.
+_READ_AS: dict[type[Message], type[Message]] = {rpc.SendMessageRequest: SentMessages}
 
 # What the reference's proxies do not have; absent under `server.strict`.
 OURS_ONLY = frozenset({"PullMessage", "UpdateOffset", "GetOffset", "QueryOffset"})
@@ -171,7 +175,7 @@ class _Boundary:
         "_name",
         "_parse",
         "_refusal",
-        "_request_name",
+        "_request",
         "_toll",
     )
 
@@ -185,8 +189,8 @@ class _Boundary:
         self._context = context
         self._name = method.name
         self._activity = activity
-        self._parse: Callable[[bytes], Any] = method.request.FromString
-        self._request_name = method.request.DESCRIPTOR.name
+        self._request = method.request
+        self._parse: Callable[[bytes], Any] = _READ_AS.get(self._request, self._request).FromString
         self._lane = None if flow is None else flow.lane_of(method.name)
         self._toll = None if flow is None else flow.toll_of(method.name)
         self._is_held = method.name not in PROMPT
@@ -201,7 +205,7 @@ class _Boundary:
             self._refuse(call, error)
             return
         except DecodeError:
-            self._refuse(call, BadRequest(f"the request is no {self._request_name}"))
+            self._refuse(call, BadRequest(f"the request is no {self._request.DESCRIPTOR.name}"))
             return
         except Exception as error:
             _log.exception("%s failed", self._name)
@@ -222,7 +226,9 @@ class _Boundary:
         context = self._context
         context.broker.catch_up()
         if context.is_guarded:
-            context.admit(call, request)
+            # Access rules know requests by the protocol's names.
+            is_named = isinstance(request, self._request)
+            context.admit(call, request if is_named else self._request.FromString(call.payload))
         if self._lane is not None:
             client_id = call.headers.get(CLIENT_ID)
             if not client_id or client_id.isspace():

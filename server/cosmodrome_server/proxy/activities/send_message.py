@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import lru_cache
 
-from cosmodrome_proto import service_pb2 as rpc
+from cosmodrome_proto.sent_pb2 import SentMessages
 from cosmodrome_server.errors import BadRequest, MessageCorrupted
 from cosmodrome_server.model.message import SendReceipt
 from cosmodrome_server.proxy import convert, status
@@ -16,7 +16,7 @@ from cosmodrome_server.proxy.front import Call
 QUEUE_ID = "x-cosmodrome-queue-id"
 
 
-def send_message(context: Context, call: Call, request: rpc.SendMessageRequest) -> bytes:
+def send_message(context: Context, call: Call, request: SentMessages) -> bytes:
     """Store the messages; one entry per message, in their order.
 
     Raises:

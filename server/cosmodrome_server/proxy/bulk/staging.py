@@ -16,7 +16,7 @@ import msgspec
 
 from cosmodrome_proto import bulk_pb2 as rpc
 from cosmodrome_proto import definition_pb2 as pb
-from cosmodrome_proto import service_pb2 as messaging
+from cosmodrome_proto.sent_pb2 import SentMessages
 from cosmodrome_server.errors import BadRequest, BrokerError, MessageNotFound
 from cosmodrome_server.model.filter import EVERYTHING
 from cosmodrome_server.model.message import MessageType, NewMessage
@@ -62,9 +62,10 @@ def stage_messages(
     """
     _check_job(request.job)
     content = request.content.SerializeToString()
-    topic = convert.topic_of(request.content.messages, context.names)
+    sent = SentMessages.FromString(content)
+    topic = convert.topic_of(sent.messages, context.names)
     context.broker.topic(topic)
-    _converted(context, request.content, call.peer)
+    _converted(context, sent, call.peer)
     _ensure_topic(context)
     staged = NewMessage(
         request.job,
@@ -115,7 +116,7 @@ def _publish_part(
     while count < len(tokens) and size < PUBLISH_BYTES:
         content = _staged(context, tokens[count])
         size += content.ByteSize()
-        topic = content.messages[0].topic.name
+        topic, _ = convert.resource(content.messages[0].topic)
         messages = _converted(context, content, call.peer)
         before = context.broker.kept(key).get(key)
         is_last = count + 1 == len(tokens)
@@ -131,7 +132,7 @@ def _publish_part(
     return count
 
 
-def _staged(context: Context, token: int) -> messaging.SendMessageRequest:
+def _staged(context: Context, token: int) -> SentMessages:
     query = PullQuery("", STAGED_TOPIC, 0, token, 1, EVERYTHING)
     pulled = context.broker.pull(query)
     if not pulled.messages or pulled.messages[0].queue_offset != token:
@@ -139,12 +140,10 @@ def _staged(context: Context, token: int) -> messaging.SendMessageRequest:
             f"staged messages {token} are gone: they are kept for "
             f"{STAGED_RETENTION_MS // 3_600_000} hours"
         )
-    return messaging.SendMessageRequest.FromString(pulled.messages[0].body)
+    return SentMessages.FromString(pulled.messages[0].body)
 
 
-def _converted(
-    context: Context, content: messaging.SendMessageRequest, peer: str
-) -> list[NewMessage]:
+def _converted(context: Context, content: SentMessages, peer: str) -> list[NewMessage]:
     now_ms = context.clock.now_ms()
     return convert.new_messages(content.messages, context.rules, context.names, now_ms, peer)
 

@@ -4,6 +4,7 @@ import os
 
 from cosmodrome_proto import admin_pb2 as admin
 from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_proto.sent_pb2 import SentMessage
 from cosmodrome_server.errors import IllegalDeliveryTime
 from cosmodrome_server.proxy import convert, status
 from cosmodrome_server.proxy.context import Context
@@ -35,8 +36,9 @@ def admin_send_message(
             raise IllegalDeliveryTime(f"the delivery time is {now_ms - due_ms} ms past")
     if not system.HasField("born_timestamp"):
         system.born_timestamp.CopyFrom(convert.to_timestamp(now_ms))
-    topic = convert.topic_of([message], context.names)
-    converted = convert.new_messages([message], context.rules, context.names, now_ms, call.peer)
+    sent = SentMessage.FromString(message.SerializeToString())
+    topic = convert.topic_of([sent], context.names)
+    converted = convert.new_messages([sent], context.rules, context.names, now_ms, call.peer)
     receipts = context.broker.send(topic, converted)
     return admin.AdminSendMessageResponse(
         status=status.OK_STATUS, message_id=receipts[0].message_id
