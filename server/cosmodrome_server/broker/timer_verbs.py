@@ -421,8 +421,6 @@ def _fetch(buckets: DelayedStore, entries: list[TimerEntry]) -> dict[int, Messag
 
 def _starts(buckets: DelayedStore, hour: int) -> dict[int, int]:
     """Where the bucket of an hour has which position."""
-    if not buckets.is_kept:
-        return {}
     loaded = buckets.load(hour)
     return dict(zip(loaded.positions, loaded.starts, strict=True))
 
