@@ -24,7 +24,7 @@ from tests.fuzz.judge import story, verdict
 from tests.support.fronts import FRONTS
 from tests.support.raw_client import OK, RawClient
 
-CALLS, MANY_CALLS = 5_000, 500_000
+CALLS, MANY_CALLS = 5_000, 1_000_000
 WORKERS = 200
 # Whoever polls may say for how long; every other call that takes so long hangs.
 POLLING = frozenset({"ReceiveMessage", "PullMessage"})
@@ -33,8 +33,10 @@ POLL_S, HANG_S = 7.0, 30.0
 # takes, or that it has too many calls under way.
 ENDINGS = frozenset({"OK", "INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"})
 _PRINTABLE = re.compile(r"[ -~]*")
-# What messages, sessions and topics that an attack leaves behind may cost, and no more.
-RSS_START_MIB_MAX, RSS_BYTES_PER_CALL = 96, 1_500
+# What an attack may leave behind, however long it is: names, sessions and caches up to their
+# bounds, messages of one segment. Seen after a million: 61 MiB on the gate, of them 2 in its second
+# half; 148 on grpcio, of them 14.
+RSS_MIB_MAX = 256
 
 
 @dataclass
@@ -129,7 +131,7 @@ async def bombard(front: str, calls: int, seed: int) -> Counter[str]:
         assert "Traceback" not in ours.log()
         await _still_works(ours)
         grown = _rss_bytes(ours) - before
-        assert grown < (RSS_START_MIB_MAX << 20) + RSS_BYTES_PER_CALL * calls, f"{grown >> 20} MiB"
+        assert grown < RSS_MIB_MAX << 20, f"{grown >> 20} MiB"
         print(f"{front}: {dict(one.endings)}, {before >> 20} MiB and {grown >> 20} more")
         assert await ours.stop() == 0
         return one.endings
@@ -162,5 +164,5 @@ def test_five_thousand_malformed_calls_through_each_front(front: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("front", FRONTS)
-def test_half_a_million_malformed_calls_through_each_front(front: str) -> None:
+def test_a_million_malformed_calls_through_each_front(front: str) -> None:
     asyncio.run(bombard(front, MANY_CALLS, seed=2))

@@ -2,10 +2,13 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 
+from cosmodrome_proto import definition_pb2 as code
 from tests.conformance.bench import Bench, refused, scenario, who
 from tests.conformance.client import everything
-from tests.conformance.driver import Filter, Incoming, Outgoing
+from tests.conformance.driver import Filter, Incoming, Outgoing, Refused
 from tests.conformance.languages import (
     LITE,
     LITE_OFFSET,
@@ -189,3 +192,48 @@ async def slow_listener(bench: Bench) -> None:
     await producer.send(Outgoing(topic, b"takes longer than a minute"))
     received = await consumer.deliveries(2, within=100)
     assert [m.attempt for m in received] == [1]
+
+
+async def _in_the_end(send: Callable[[], Awaitable[object]]) -> int:
+    """Repeat a call until the server takes it; how often it was refused."""
+    for refusals in range(100):
+        try:
+            await send()
+        except Refused as refusal:
+            if refusal.code not in {None, code.TOO_MANY_REQUESTS}:
+                raise
+            await asyncio.sleep(0.1)
+        else:
+            return refusals
+    raise AssertionError("a hundred refusals in a row")
+
+
+@scenario("E-34", "a producer above its topic's rate: told so, and nothing is lost or doubled")
+async def limited_producer(bench: Bench) -> str:
+    async with bench.own_server("--dev", "--set", "flow.topic_sends_per_s=5") as own:
+        topic = own.name("topic")
+        producer = await own.connection.producer(topic)
+        bodies = [b"%d" % number for number in range(15)]
+        refusals = [
+            await _in_the_end(partial(producer.send, Outgoing(topic, body))) for body in bodies
+        ]
+        consumer = await own.connection.simple(own.name("group"), everything(topic))
+        received = await consumer.take(len(bodies), within=60)
+        received += await consumer.take(1, within=QUIET_SECONDS)
+        assert sorted(m.body for m in received) == sorted(bodies)
+        return f"told {sum(refusals)} times"
+
+
+@scenario("E-35", "a push consumer above its group's rate gets everything, later", PUSH)
+async def limited_push_consumer(bench: Bench) -> str:
+    async with bench.own_server("--dev", "--set", "flow.group_receives_per_s=2") as own:
+        topic, group = await own.topic(), await own.group()
+        consumer = await own.connection.push(group, everything(topic))
+        producer = await own.connection.producer(topic)
+        started = asyncio.get_running_loop().time()
+        for number in range(20):
+            await producer.send(Outgoing(topic, b"%d" % number))
+        received = await consumer.deliveries(20, within=90)
+        assert sorted(int(m.body) for m in received) == list(range(20))
+        assert await consumer.deliveries(1, within=QUIET_SECONDS) == []
+        return f"after {asyncio.get_running_loop().time() - started:.1f} s"
