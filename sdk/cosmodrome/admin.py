@@ -241,7 +241,7 @@ class AdminClient:
         self, service: str, name: str, request: WireMessage, *, empty: int = pb.OK
     ) -> Any:  # noqa: ANN401 - the response of the method called
         if self._channel is None:
-            raise NotRunning("the admin client is not started: use it inside `async with`")
+            raise NotRunning("the admin client is not started: use it inside a `with` block")
         method = _METHODS[service, name]
         make = self._channel.channel.unary_unary(
             method.path,

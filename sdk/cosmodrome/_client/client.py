@@ -25,7 +25,7 @@ from cosmodrome._client.exporter import Exporter
 from cosmodrome._client.meters import Meters
 from cosmodrome._client.rpc import Rpc
 from cosmodrome._client.session import Command, Session
-from cosmodrome._client.tasks import Tasks, completed, end
+from cosmodrome._client.tasks import Tasks, completed, end, first_success
 from cosmodrome._core import endpoints as endpoint_text
 from cosmodrome._core.endpoints import Endpoints
 from cosmodrome._core.isolation import Isolation
@@ -224,7 +224,7 @@ class Client(ABC):
             return
         if self._pid != os.getpid():
             raise NotRunning("the client was made in a parent process; make one after the fork")
-        raise NotRunning(f"the client is {self._state.value}: use it inside `async with`")
+        raise NotRunning(f"the client is {self._state.value}: use it inside a `with` block")
 
     async def _route(self, topic: str, *, fresh: bool = False) -> Route:
         """The route of a topic, asked for once however many want it.
@@ -241,14 +241,15 @@ class Client(ABC):
                 return known_now  # somebody else asked meanwhile
             return await self._fetch_route(topic)
 
-    async def _fetch_route(self, topic: str) -> Route:
+    async def _fetch_route(self, topic: str, *, is_patient: bool | None = None) -> Route:
         request = rpc.QueryRouteRequest(
             topic=self._resource(topic), endpoints=self._access_point.to_wire()
         )
         # A start waits for a broker that is just starting, too; later a route may stay old.
-        starting = self._state is State.STARTING
+        if is_patient is None:
+            is_patient = self._state is State.STARTING
         answer = await self._rpc.call(
-            self._access_point, "QueryRoute", request, is_patient=starting
+            self._access_point, "QueryRoute", request, is_patient=is_patient
         )
         route = route_of(topic, answer.check().message_queues)
         self._routes[topic] = route
@@ -276,8 +277,12 @@ class Client(ABC):
             try:
                 return await self._route(topic)
             except CosmodromeError as error:
-                if attempt == attempts or not error.is_retryable:
-                    raise
+                if attempt < attempts and error.is_retryable:
+                    continue
+                if isinstance(error, DeadlineExceeded):
+                    # It waited for a connection in vain. A call that does not wait says why.
+                    return await self._fetch_route(topic, is_patient=False)
+                raise
         raise AssertionError("the loop returns or raises")
 
     async def _open_sessions(self, wanted: Iterable[Endpoints]) -> None:
@@ -289,17 +294,9 @@ class Client(ABC):
         made = [self._open_session(e) for e in wanted if e not in self._sessions]
         if not made:
             return
-        loop = asyncio.get_running_loop()
-        waits = [loop.create_task(session.settled()) for session in made]
         timeout_s = SETTLE_S + self._configuration.request_timeout_s
-        try:
-            done, _ = await asyncio.wait(
-                waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            for wait in waits:
-                wait.cancel()
-        if not done and not any(session.is_settled for session in self._sessions.values()):
+        await first_success((session.settled() for session in made), timeout_s)
+        if not any(session.is_settled for session in self._sessions.values()):
             failures = [session.failure for session in made if session.failure is not None]
             if failures:
                 raise failures[0]

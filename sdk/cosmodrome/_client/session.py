@@ -3,7 +3,8 @@
     open ─ send settings ─▶ read commands ─▶ stream ends or breaks ─▶ rest ─▶ open …
 
 The stream is reopened for as long as the client wants the session. The first answer makes
-the session *settled*; a client's start waits for it.
+the session *settled*; a client's start waits for it, or for a refusal that another try would
+only meet again.
 """
 
 import asyncio
@@ -11,13 +12,14 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
+import grpc
 import grpc.aio
 
-from cosmodrome._client.rpc import Rpc
+from cosmodrome._client.rpc import Rpc, translated
 from cosmodrome._client.tasks import is_cancelled
 from cosmodrome._core import status
 from cosmodrome._core.endpoints import Endpoints
-from cosmodrome.errors import CosmodromeError
+from cosmodrome.errors import BadRequest, CosmodromeError, TransportError
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
 
@@ -54,6 +56,7 @@ class Session:
         self._on_command = on_command
         self._stream: grpc.aio.StreamStreamCall[Command, Command] | None = None
         self._settled = asyncio.Event()
+        self._answered = asyncio.Event()  # settled, or refused for good
         self._again = asyncio.Event()
         self._writing = asyncio.Lock()  # gRPC takes one write of a stream at a time
         self.failure: CosmodromeError | None = None
@@ -64,8 +67,14 @@ class Session:
         return self._settled.is_set()
 
     async def settled(self) -> None:
-        """Wait for the first answer."""
-        await self._settled.wait()
+        """Wait for the first answer.
+
+        Raises:
+            CosmodromeError: The broker refused, and will again.
+        """
+        await self._answered.wait()
+        if self.failure is not None and not self.is_settled:
+            raise self.failure
 
     async def run(self) -> None:
         """Keep the session until cancelled."""
@@ -77,9 +86,10 @@ class Session:
                     raise
                 # Only the stream was, by `reopen`: gRPC says it in the same words.
             except CosmodromeError as error:
-                self.failure = error
+                self._failed(error)
                 _log.debug("telemetry with %s: %s", self.endpoints, error)
             except grpc.aio.AioRpcError as error:
+                self._failed(_refusal_of(error, self.endpoints))
                 _log.info("telemetry with %s ended: %s", self.endpoints, error.details())
             self._again.clear()
             with contextlib.suppress(TimeoutError):
@@ -128,14 +138,30 @@ class Session:
             self._stream = None
             stream.cancel()
 
+    def _failed(self, error: CosmodromeError) -> None:
+        # What the broker said counts for more than how the stream ended after it.
+        if self.failure is None or not isinstance(error, TransportError):
+            self.failure = error
+        if not self.failure.is_retryable:
+            self._answered.set()
+
     async def _take(self, command: Command) -> None:
         error = status.error_of(command.status, endpoint=str(self.endpoints))
         if error is not None and command.HasField("status"):
-            self.failure = error
+            self._failed(error)
             _log.warning("the broker at %s refuses our settings: %s", self.endpoints, error)
         if command.WhichOneof("command") == "settings":
             self.failure = None
             self._on_settings(command.settings)
             self._settled.set()
+            self._answered.set()
         elif command.WhichOneof("command") is not None:
             await self._on_command(command, self)
+
+
+def _refusal_of(error: grpc.aio.AioRpcError, endpoints: Endpoints) -> CosmodromeError:
+    """Why a stream ended. Settings that do not fit end it as INVALID_ARGUMENT, by every broker."""
+    if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+        words = error.details() or "the broker refuses the settings"
+        return BadRequest(words, code=pb.BAD_REQUEST, endpoint=str(endpoints))
+    return translated(error, "Telemetry", endpoints, "")

@@ -54,6 +54,23 @@ async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
         await asyncio.wait(unfinished)
 
 
+async def first_success(works: Iterable[Coroutine[Any, Any, None]], timeout_s: float) -> None:
+    """Do all of it until one succeeds, all have failed, or the time is over."""
+    loop = asyncio.get_running_loop()
+    pending = {loop.create_task(work) for work in works}
+    try:
+        async with asyncio.timeout(timeout_s):
+            while pending:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                if any(task.exception() is None for task in done):
+                    return
+    except TimeoutError:
+        return
+    finally:
+        for task in pending:
+            task.cancel()
+
+
 async def completed(work: Coroutine[Any, Any, None]) -> None:
     """Do `work` to its end however often the caller is cancelled, and only then say so.
 

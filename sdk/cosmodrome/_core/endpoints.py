@@ -56,11 +56,13 @@ def parse(text: str) -> Endpoints:
     """Read `host:port`, several joined by `;`.
 
     Raises:
-        ConfigurationError: Empty, kinds mixed, several domain names, or a port that is none.
+        ConfigurationError: Empty, a URL, kinds mixed, several domain names, or a port that is none.
     """
     parts = [_strip_scheme(part.strip()) for part in text.split(";") if part.strip()]
     if not parts:
         raise ConfigurationError("endpoints are empty; write host:port")
+    if any(sign in part for part in parts for sign in "/@"):
+        raise ConfigurationError("endpoints are host:port; ClientConfiguration.from_url takes URLs")
     pairs = [_split(part) for part in parts]
     schemes = {_scheme_of(host) for host, _ in pairs}
     if len(schemes) > 1:

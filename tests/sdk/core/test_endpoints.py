@@ -41,7 +41,18 @@ def test_endpoints_are_read_and_dialled(
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ; ", ":8081", "host:", "host:x", "host:0", "host:70000", "a:1;b:2", "a:1;1.2.3.4:2"],
+    [
+        "",
+        " ; ",
+        ":8081",
+        "host:",
+        "host:x",
+        "host:0",
+        "host:70000",
+        "a:1;b:2",
+        "a:1;1.2.3.4:2",
+        "rocketmq://k:s@host",
+    ],
 )
 def test_endpoints_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(ConfigurationError):

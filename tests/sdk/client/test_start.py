@@ -1,0 +1,76 @@
+"""A client that cannot start says why, and does not wait for what will not change."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from cosmodrome import ClientConfiguration, Producer, SimpleConsumer, errors
+from cosmodrome._client import client
+from cosmodrome._client.tasks import first_success
+from cosmodrome.testing import TestBroker
+
+Names = Callable[[str], str]
+CLOSED_PORT = "127.0.0.1:1"
+
+
+@pytest.mark.parametrize("topics", [[], ["orders"]])
+async def test_nobody_at_the_address_is_said_so_once_waiting_is_over(
+    topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "SETTLE_S", 0.1)
+    where = ClientConfiguration(
+        CLOSED_PORT, request_timeout=timedelta(milliseconds=100), max_startup_attempts=1
+    )
+    with pytest.raises(errors.ConnectionFailed, match="Connection refused"):
+        await Producer(where, topics=topics).start()
+
+
+async def test_settings_that_the_broker_refuses_end_a_start_at_once(
+    broker: TestBroker, name: Names
+) -> None:
+    patient = ClientConfiguration(broker.endpoint, request_timeout=timedelta(hours=1))
+    consumer = SimpleConsumer(patient, group="no group", subscriptions={name("t"): "*"})
+    with pytest.raises(errors.BadRequest, match="other characters"):
+        await consumer.start()
+
+
+async def test_wrong_credentials_end_a_start_at_once() -> None:
+    settings = {
+        "security.authentication": "true",
+        "security.admin_user": "root",
+        "security.admin_secret": "s3cret123",
+    }
+    with TestBroker(settings=settings) as guarded:
+        patient = ClientConfiguration.of(f"rocketmq://root:wrong@{guarded.endpoint}")
+        with pytest.raises(errors.Unauthorized, match="signature"):
+            await Producer(patient).start()
+
+
+async def _ends(after: "asyncio.Event | None", error: Exception | None = None) -> None:
+    if after is not None:
+        await after.wait()
+    if error is not None:
+        raise error
+
+
+@pytest.mark.parametrize(
+    "works",
+    [
+        lambda never: [_ends(None), _ends(never)],
+        lambda never: [_ends(None, ValueError()), _ends(None), _ends(never)],
+        lambda never: [_ends(None, ValueError()), _ends(None, ValueError())],
+        lambda _: [],
+    ],
+)
+async def test_waiting_ends_with_the_first_success_or_the_last_failure(works: Any) -> None:
+    before = asyncio.all_tasks()
+    await first_success(works(asyncio.Event()), 3600)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
+
+
+async def test_waiting_ends_with_the_time() -> None:
+    await first_success([_ends(asyncio.Event())], 0.01)
