@@ -48,6 +48,7 @@ class CatalogueVerbs(Engine):
     def delete_topic(self, name: str) -> None:
         """See `Catalogue`."""
         self._put_catalogue(self._shard.catalogue.plan_topic_deletion(name, self._advance()))
+        self._counters.forget_topic(name)
         self._events.topic_changed(name)
 
     def topic(self, name: str) -> Topic:
@@ -73,6 +74,7 @@ class CatalogueVerbs(Engine):
     def delete_group(self, name: str) -> None:
         """See `Catalogue`."""
         self._put_catalogue(self._shard.catalogue.plan_group_deletion(name, self._advance()))
+        self._counters.forget_group(name)
         self._events.group_changed(name)
 
     def group(self, name: str) -> Group:

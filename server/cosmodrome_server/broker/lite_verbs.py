@@ -73,6 +73,7 @@ class LiteVerbs(OperationVerbs):
         state = self._shard.catalogue.topics_by_id[lite_id]
         record = self._shard.catalogue.plan_topic_deletion(state.topic.name, self._advance())
         self._put_catalogue(record)
+        self._counters.forget_topic(state.topic.name)
 
     # Sending
 

@@ -5,7 +5,7 @@ them with the gauges of the moment. Names, labels and formats are the exporter's
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -142,6 +142,20 @@ class Counters:
         counts = self.commits if is_commit else self.rollbacks
         counts[topic] = counts.get(topic, 0) + 1
         _spread(self.finishes, topic, FINISH_BOUNDS_S).add(after_ms / 1_000)
+
+    def forget_topic(self, name: str) -> None:
+        """Drop what was counted of a topic that is deleted."""
+        self._drop(lambda key: name in {key, key[0]})
+
+    def forget_group(self, name: str) -> None:
+        """Drop what was counted of a group that is deleted."""
+        self._drop(lambda key: isinstance(key, tuple) and key[1] == name)
+
+    def _drop(self, is_gone: Callable[[str | tuple[object, ...]], bool]) -> None:
+        for counts in vars(self).values():
+            if isinstance(counts, dict):
+                for key in [key for key in counts if is_gone(key)]:
+                    del counts[key]
 
 
 class SpreadCounter:

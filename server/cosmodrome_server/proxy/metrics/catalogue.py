@@ -250,7 +250,7 @@ OPEN_FILES_MAX = Metric(
     "Files the process may have open; a connection takes one, on grpcio up to three.",
 )
 DROPPED_SERIES = Metric(
-    "cosmodrome_dropped_series", Kind.COUNTER, "Series not counted: metrics.series_max is reached."
+    "cosmodrome_dropped_series", Kind.COUNTER, "Series left out: metrics.series_max is reached."
 )
 
 CATALOGUE: tuple[Metric, ...] = tuple(

@@ -9,7 +9,8 @@ import asyncio
 import os
 import resource
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from time import perf_counter
 from typing import Protocol
 
@@ -88,6 +89,7 @@ class Collector:
         self.meters = Meters(config.metrics.series_max)
         self.fleet = Fleet(clock, config.metrics.series_max)
         self._code_names: dict[int, str] = {}
+        self._left_out = 0
         self.connections: Callable[[], Mapping[str, int]] = dict
         self.under_way: Callable[[], Mapping[str, int]] = dict
 
@@ -135,22 +137,47 @@ class Collector:
         for seconds in self._broker.take_commit_seconds():
             self.meters.observe(names.FSYNC, seconds)
         values: Values = dict(self.meters.counters())
-        parts = (self._counted, self._clients, self._groups, self._topics, self._storage)
-        for part in (*parts, self._connections):
-            for metric, labels, value in part():
-                values.setdefault(metric, {})[labels] = value
+        distributions = dict(self.meters.histograms())
+        room = self._config.metrics.series_max
+        # What there is once comes before what there is of each topic and group.
+        parts = (self._storage, self._connections, self._topics, self._counted, self._clients)
+        for part in (*parts, self._groups):
+            room = self._add(values, part(), room)
+        for metric, series in self._sizes().items():
+            distributions[metric] = dict(islice(series.items(), max(0, room)))
+            room -= len(series)
+            self._left_out += len(series) - len(distributions[metric])
+        dropped = self._left_out + self.meters.dropped + self.fleet.dropped
+        values[names.DROPPED_SERIES] = {(): dropped}
         return Snapshot(
             cluster=self._config.server.cluster,
             node_id=self._config.server.name,
             extra=self._config.metrics.labels,
             values=values,
-            distributions={**dict(self.meters.histograms()), **self._sizes()},
+            distributions=distributions,
             fleet_values=self.fleet.gauges(),
             fleet_distributions=self.fleet.histograms(),
         )
 
+    def _add(
+        self, values: Values, samples: Iterable[tuple[Metric, Labels, float]], room: int
+    ) -> int:
+        """Add samples while there is room for their series; returns what room is left."""
+        for metric, labels, value in samples:
+            if labels and room <= 0:
+                self._left_out += 1
+                break
+            values.setdefault(metric, {})[labels] = value
+            room -= 1
+        return room
+
     def _counted(self) -> Iterator[tuple[Metric, Labels, float]]:
         counted = self._broker.statistics()
+        yield names.TOPICS, (), counted.topics
+        yield names.GROUPS, (), counted.groups
+        yield names.WAITING, (), counted.waiters
+        yield names.PERMISSION, (), 6
+        yield names.PROXY_UP, ("local",), 1
         for (topic, message_type), flow in counted.messages_in.items():
             labels: Labels = (topic, message_type.name.lower(), _is_system(topic))
             yield names.MESSAGES_IN, labels, flow.messages
@@ -171,12 +198,6 @@ class Collector:
             yield names.TIMER_IN, (topic,), count
         for topic, count in counted.fired.items():
             yield names.TIMER_OUT, (topic,), count
-        yield names.TOPICS, (), counted.topics
-        yield names.GROUPS, (), counted.groups
-        yield names.WAITING, (), counted.waiters
-        yield names.PERMISSION, (), 6
-        yield names.PROXY_UP, ("local",), 1
-        yield names.DROPPED_SERIES, (), self.meters.dropped + self.fleet.dropped
 
     def _sizes(self) -> dict[Metric, dict[Labels, Distribution]]:
         counted = self._broker.statistics()
@@ -228,15 +249,15 @@ class Collector:
 
     def _topics(self) -> Iterator[tuple[Metric, Labels, float]]:
         waiting = self._broker.waiting()
+        yield names.TIMER_LATENCY, (), waiting.overdue_ms
+        yield names.TIMER_LAG, (), waiting.overdue
+        yield names.TIMER_IN_LAG, (), waiting.uncopied
         for topic, count in waiting.delayed.items():
             yield names.TIMING, (topic,), count
         for topic, count in waiting.half.items():
             yield names.HALF_MESSAGES, (topic,), count
         for topic, count in waiting.parked.items():
             yield names.PARKED, (topic,), count
-        yield names.TIMER_LATENCY, (), waiting.overdue_ms
-        yield names.TIMER_LAG, (), waiting.overdue
-        yield names.TIMER_IN_LAG, (), waiting.uncopied
 
     def _connections(self) -> Iterator[tuple[Metric, Labels, float]]:
         under_way = self.under_way()

@@ -94,14 +94,6 @@ class Meters:
             histogram = series[labels] = _Histogram(metric.buckets)
         histogram.observe(value)
 
-    def forget(self, label_values: frozenset[str]) -> None:
-        """Drop every series that carries one of these values: a deleted topic or group."""
-        for table in (self._counters, self._histograms):
-            for series in table.values():
-                for labels in [labels for labels in series if not label_values.isdisjoint(labels)]:
-                    del series[labels]
-                    self._series -= 1
-
     def counters(self) -> Iterator[tuple[Metric, dict[Labels, float]]]:
         """A copy of every counter."""
         for metric, series in self._counters.items():

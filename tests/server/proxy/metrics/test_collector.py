@@ -46,8 +46,9 @@ FRONT = {
 }
 
 
-def collector_of(world: World, figures: StoreFigures | None = None) -> Collector:
-    config = load(None, environment={}, overrides={})
+def collector_of(world: World, figures: StoreFigures | None = None, **settings: str) -> Collector:
+    overrides = {name.replace("__", "."): value for name, value in settings.items()}
+    config = load(None, environment={}, overrides=overrides)
     sessions = Sessions(world.broker, SystemClock(), config)
     shown = figures or StoreFigures()
     return Collector(config, world.clocks, world.broker, sessions, lambda: shown)
@@ -134,3 +135,47 @@ def test_every_name_of_the_reference_is_exported_or_explained() -> None:
     names = {f"rocketmq_{name}" for name in REFERENCE.split()}
     assert sorted(names - exported - explained) == []
     assert sorted(explained & exported) == [], "it is both"
+
+
+async def test_series_are_bounded_and_what_there_is_once_is_always_there() -> None:
+    world = World()
+    for number in range(200):
+        world.broker.create_topic(Topic(f"topic-{number}", queues=1))
+        await world.send(f"topic-{number}", new_message(b"x"))
+    whole = collector_of(world).snapshot()
+    assert len(whole.values[catalogue.MESSAGES_IN]) == 200
+    assert whole.values[catalogue.DROPPED_SERIES] == {(): 0}
+    collector = collector_of(world, metrics__series_max="100")
+    cut = collector.snapshot()
+    series = sum(len(found) for found in cut.values.values())
+    assert 100 <= series <= 110
+    assert sum(len(found) for found in cut.distributions.values()) == 0
+    once = {metric for metric, found in whole.values.items() if () in found}
+    assert once <= cut.values.keys()
+    (dropped,) = cut.values[catalogue.DROPPED_SERIES].values()
+    assert dropped > 0
+    world.broker.abandon()
+
+
+async def test_what_was_counted_of_a_deleted_topic_or_group_goes_with_it() -> None:
+    world = World()
+    for topic in ("kept", "gone"):
+        world.broker.create_topic(Topic(topic, queues=1))
+        world.broker.create_group(Group(topic, consume_from=ConsumeFrom.FIRST))
+    for topic in ("kept", "gone"):
+        await world.send(topic, new_message(b"x"))
+        for group in ("kept", "gone"):
+            world.receive(topic, group)
+    collector = collector_of(world)
+    assert len(collector.snapshot().values[catalogue.MESSAGES_OUT]) == 4
+    world.broker.delete_topic("gone")
+    world.broker.delete_group("gone")
+    values = collector.snapshot().values
+    labels = [found for series in values.values() for found in series]
+    assert all("gone" not in found for found in labels)
+    assert list(values[catalogue.MESSAGES_IN]) == [("kept", "normal", "false")]
+    assert list(values[catalogue.MESSAGES_OUT]) == [("kept", "kept", "false", "false")]
+    assert collector.snapshot().distributions[catalogue.MESSAGE_SIZE].keys() == {
+        ("kept", "normal", "false")
+    }
+    world.broker.abandon()

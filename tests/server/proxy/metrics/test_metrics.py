@@ -74,15 +74,6 @@ def test_past_the_bound_new_series_are_dropped_and_known_ones_go_on() -> None:
     assert meters.dropped == 1
 
 
-def test_series_of_a_deleted_topic_make_room() -> None:
-    meters = Meters(1)
-    meters.count(catalogue.COMMITS, ("a",))
-    meters.forget(frozenset(["a"]))
-    meters.count(catalogue.COMMITS, ("b",))
-    assert dict(meters.counters())[catalogue.COMMITS] == {("b",): 1}
-    assert meters.dropped == 0
-
-
 def test_names_are_unique_and_histograms_have_buckets() -> None:
     names = [name for m in CATALOGUE for name in (m.name, m.alias) if name]
     assert len(names) == len(set(names))
