@@ -109,7 +109,7 @@ class Consumptions:
     def apply_pop(self, record: Pop) -> None:
         """Hand messages out."""
         consumption, progress = self._place_of(record)
-        replaced = progress.leases.get(record.replaces)
+        replaced = progress.leases.get(record.replaces) if record.replaces else None
         lease = progress.pop(record)
         if replaced is not None:
             consumption.inflight -= record.mask.bit_count()

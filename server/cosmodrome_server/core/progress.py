@@ -101,7 +101,8 @@ class Progress:
             elif taken.bit_count() < record.count:
                 self._settle_gaps(base, end, taken)
             self.cursor = end
-            self._hold(base, record.held)
+            if record.held:
+                self._hold(base, record.held)
         else:
             self._take_ready(base, mask)
         if record.attempt_id:
@@ -161,7 +162,7 @@ class Progress:
         lease = self._leave(lease_id, queue_offset)
         if lease is None:
             self.ready.pop(queue_offset, None)
-        else:
+        elif self.attempt_id:
             self._forget_attempt()
         self.done.add(queue_offset)
         return lease
