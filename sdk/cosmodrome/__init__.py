@@ -22,13 +22,14 @@ from cosmodrome.errors import (
 from cosmodrome.filters import Filter, FilterType
 from cosmodrome.interceptors import ConsumeReturnType, HookContext, HookPoint, Interceptor
 from cosmodrome.lite_consumer import LitePushConsumer, LiteSimpleConsumer, OffsetOption
-from cosmodrome.message import DelayLevel, Message, MessageType, MessageView, SendReceipt
+from cosmodrome.message import DelayLevel, Message, MessageType, MessageView
 from cosmodrome.offsets import FileOffsetStore, MemoryOffsetStore, OffsetStore
 from cosmodrome.orderly import ConsumeOrderlyContext, ConsumeOrderlyStatus
 from cosmodrome.producer import Batching, Producer
 from cosmodrome.pull_consumer import PullConsumer
 from cosmodrome.pulling import FlowControl, OffsetReset, StartFrom
 from cosmodrome.push_consumer import PushConsumer
+from cosmodrome.receipt import SendReceipt
 from cosmodrome.results import ConsumeResult, TopicLimits
 from cosmodrome.simple_consumer import SimpleConsumer
 from cosmodrome.statistics import ConsumerStatistics, QueueInfo, RunningInfo, TopicStatistics

@@ -34,10 +34,9 @@ Two questions every error answers: `is_retryable`, may the same call succeed lat
 unchanged; `maybe_stored`, may the broker have done it although it looks like a failure.
 """
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from cosmodrome.message import SendReceipt
+from cosmodrome.receipt import SendReceipt
 
 
 class CosmodromeError(Exception):
@@ -54,7 +53,7 @@ class CosmodromeError(Exception):
     is_retryable: ClassVar[bool] = False
     maybe_stored: bool = False
     attempts: "tuple[CosmodromeError, ...]" = ()
-    receipt: "SendReceipt | None" = None
+    receipt: SendReceipt | None = None
 
 
 class ClientError(CosmodromeError):

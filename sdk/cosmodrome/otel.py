@@ -36,7 +36,8 @@ except ModuleNotFoundError as error:
 
 from cosmodrome.errors import CosmodromeError, StatusError
 from cosmodrome.interceptors import ConsumeReturnType, HookContext, HookPoint, Interceptor
-from cosmodrome.message import Message, MessageView, SendReceipt
+from cosmodrome.message import Message, MessageView
+from cosmodrome.receipt import SendReceipt
 
 SCOPE = "cosmodrome"
 TRACEPARENT = "traceparent"

@@ -37,7 +37,8 @@ from cosmodrome.errors import (
     PayloadTooLarge,
 )
 from cosmodrome.interceptors import HookContext, HookPoint, Interceptor
-from cosmodrome.message import Message, MessageType, SendReceipt
+from cosmodrome.message import Message, MessageType
+from cosmodrome.receipt import SendReceipt
 from cosmodrome.selection import QueueSelector, placed
 from cosmodrome.transaction import Transaction, TransactionChecker, TransactionResolution
 from cosmodrome_proto import definition_pb2 as pb

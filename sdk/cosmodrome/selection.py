@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from cosmodrome._core.route import MessageQueue, Route
 from cosmodrome.errors import CosmodromeError, IllegalArgument, NotFound
-from cosmodrome.message import Message, SendReceipt
+from cosmodrome.message import Message
+from cosmodrome.receipt import SendReceipt
 
 __all__ = ["MessageQueue", "QueueSelector", "by_hash", "by_machine_room", "by_random", "placed"]
 

@@ -5,7 +5,8 @@ from enum import IntEnum
 from typing import Self
 
 from cosmodrome.errors import IllegalArgument
-from cosmodrome.message import MessageView, SendReceipt
+from cosmodrome.message import MessageView
+from cosmodrome.receipt import SendReceipt
 
 
 class TransactionResolution(IntEnum):

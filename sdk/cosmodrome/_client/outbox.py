@@ -17,7 +17,8 @@ from cosmodrome._client.sender import Outcome
 from cosmodrome._client.tasks import Tasks
 from cosmodrome._core.send_queue import Bounds, SendQueue, Waiting
 from cosmodrome.errors import NotRunning
-from cosmodrome.message import Message, MessageType, SendReceipt
+from cosmodrome.message import Message, MessageType
+from cosmodrome.receipt import SendReceipt
 from cosmodrome_proto import definition_pb2 as pb
 
 Exchange = Callable[[str, MessageType, list[pb.Message]], Awaitable[list[Outcome]]]

@@ -27,7 +27,7 @@ from cosmodrome.errors import (
     TransportError,
     UnrecognizedClientType,
 )
-from cosmodrome.message import SendReceipt
+from cosmodrome.receipt import SendReceipt
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
 

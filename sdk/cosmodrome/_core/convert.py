@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 from cosmodrome._core import codec, digest
-from cosmodrome.message import DelayLevel, Message, MessageType, MessageView, Receipt, SendReceipt
+from cosmodrome.message import DelayLevel, Message, MessageType, MessageView, Receipt
+from cosmodrome.receipt import SendReceipt
 from cosmodrome_proto import Timestamp
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc

@@ -8,7 +8,8 @@ from cosmodrome import producer as _producer
 from cosmodrome import transaction as _transaction
 from cosmodrome._portal import Portal
 from cosmodrome.builders import ProducerBuilder
-from cosmodrome.message import Message, SendReceipt
+from cosmodrome.message import Message
+from cosmodrome.receipt import SendReceipt
 from cosmodrome.sync._blocking import BlockingClient, made_by
 from cosmodrome.transaction import TransactionResolution
 

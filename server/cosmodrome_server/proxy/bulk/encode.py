@@ -17,17 +17,9 @@ from cosmodrome_server.columnar.protobuf import Buffer, Ints
 from cosmodrome_server.columnar.records import gathered
 from cosmodrome_server.core.machine import Matcher
 from cosmodrome_server.model.log import MessageRecord, MessageState
-from cosmodrome_server.proxy.bulk.read_queue import Plan
+from cosmodrome_server.proxy.bulk.plan import Plan
 from cosmodrome_server.store.segment import OFFSET_BITS, OFFSET_MASK
 
-COLUMNS = frozenset(
-    {
-        *("topic", "broker", "queue_id", "queue_offset", "message_id", "message_type", "tag"),
-        *("keys", "message_group", "properties", "body", "born_timestamp", "store_timestamp"),
-        *("delivery_timestamp", "born_host", "store_host", "delivery_attempt", "priority"),
-        *("lite_topic", "trace_context", "dlq"),
-    }
-)
 Words = NDArray[np.uint64]
 _WORDS = 3
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-import msgspec
-
 from cosmodrome_proto import bulk_pb2 as rpc
 from cosmodrome_server.core.filter_expression import compile_filter
 from cosmodrome_server.errors import BadRequest, IllegalOffset, Unsupported
 from cosmodrome_server.proxy import status
+from cosmodrome_server.proxy.bulk.plan import COLUMNS, Plan
 from cosmodrome_server.proxy.bulk.segments import place_of
 from cosmodrome_server.proxy.bulk.source import BulkSource
 from cosmodrome_server.proxy.context import Context
@@ -23,28 +22,6 @@ BATCH_BYTES_MAX = 64 << 20
 # What one call looks at: bounds the work of a filter that matches nothing.
 ROWS_MAX = 32_768
 PIN_MS = 60_000
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """One read, as it leaves the loop.
-
-    Attributes:
-        entries: Where the messages lie.
-        end: The offset after the last one that is looked at.
-        columns: What is wanted of them.
-        batch_bytes: About how much.
-        matcher: The filter, compiled; None for everything.
-        constants: Columns with one value.
-        decodes: Whether bodies are unpacked.
-    """
-
-    entries: Sequence[Entries]
-    end: int
-    columns: tuple[str, ...]
-    batch_bytes: int
-    matcher: object | None
-    constants: dict[str, str | int]
-    decodes: bool
 
 
 def read_queue(context: Context, call: Call, request: rpc.ReadQueueRequest) -> bytes | None:
@@ -108,8 +85,6 @@ def _source(context: Context) -> BulkSource:
 def _plan(
     context: Context, source: BulkSource, request: rpc.ReadQueueRequest, topic_id: int, end: int
 ) -> Plan:
-    from cosmodrome_server.proxy.bulk.encode import COLUMNS  # noqa: PLC0415
-
     unknown = [name for name in request.columns if name not in COLUMNS]
     if unknown or not request.columns:
         raise BadRequest(f"unknown column {unknown[0]!r}" if unknown else "no column is asked for")
