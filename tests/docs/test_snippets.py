@@ -187,3 +187,10 @@ def test_every_file_a_page_points_to_exists(page: Path) -> None:
 def test_what_a_page_shows_of_an_example_is_what_the_example_holds(snippet: Snippet) -> None:
     held = [path.read_text() for path in (ROOT / "examples" / "clients" / "node").glob("*.js")]
     assert any(snippet.code in text for text in held)
+
+
+def test_decisions_are_numbered_one_by_one_and_say_so_themselves() -> None:
+    pages = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    numbers = [int(page.name[:4]) for page in pages]
+    assert numbers == list(range(1, len(pages) + 1))
+    assert [page.read_text().partition(".")[0] for page in pages] == [f"# {n}" for n in numbers]
