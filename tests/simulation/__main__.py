@@ -16,6 +16,7 @@ import traceback
 from functools import partial
 from typing import NamedTuple
 
+from tests.simulation.wider import WiderSimulation
 from tests.simulation.world import Simulation
 
 
@@ -39,16 +40,16 @@ class Outcome(NamedTuple):
     failure: str
 
 
-def run_twice(seed: int, operations: int) -> Outcome:
+def run_twice(seed: int, operations: int, kind: type[Simulation] = Simulation) -> Outcome:
     """Run a seed twice; both runs must keep every promise and leave one trace."""
     # Looking for rubbish is a third of the time: up to 500 MB of it lie until the process ends.
     gc.disable()
     started = time.process_time()
-    simulation = Simulation(seed)
+    simulation = kind(seed)
     trace = failure = ""
     try:
         trace = simulation.run(operations)
-        again = Simulation(seed).run(operations)
+        again = kind(seed).run(operations)
         failure = "" if again == trace else f"two traces: {trace} and {again}"
     except Exception:
         failure = traceback.format_exc()
@@ -64,7 +65,8 @@ def main() -> int:
     print(f"seeds [{first}, {end}) with {options.operations} operations each, twice", flush=True)
     outcomes, failed = 0, []
     with multiprocessing.Pool(options.jobs, maxtasksperchild=1) as pool:
-        one = partial(run_twice, operations=options.operations)
+        kind = WiderSimulation if options.wider else Simulation
+        one = partial(run_twice, operations=options.operations, kind=kind)
         for outcome in pool.imap_unordered(one, range(first, end)):
             outcomes += 1
             verdict = "FAILED" if outcome.failure else "ok"
@@ -80,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", default="1000:3000", help="the first and one past the last")
     parser.add_argument("--operations", type=int, default=10_000)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--wider", action="store_true", help="with what is rarer, too")
     parser.add_argument("--nice", type=int, default=0, help="added to the niceness")
     return parser
 

@@ -17,6 +17,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import ClassVar
 
 import msgspec
 import pytest
@@ -100,6 +101,9 @@ class Events:
 class Simulation:
     """One seed. `run` raises AssertionError if a promise was broken."""
 
+    topics: ClassVar = TOPICS
+    groups: ClassVar = GROUPS
+
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
         self._retention_ms = 30 * DAY_MS * (seed % 2)
@@ -156,13 +160,13 @@ class Simulation:
     # Starting and ending
 
     def _open(self, disk: FaultyFiles, checkpoints: MemoryCheckpoints) -> LocalBroker:
-        self._writer = InlineWorker()
+        self._writer, self._background = InlineWorker(), InlineWorker()
         platform = Platform(
             disk,
             self._clocks,
             checkpoints,
             self._writer,
-            InlineWorker(),
+            self._background,
             self._random.randbytes,
         )
         broker = LocalBroker(
@@ -216,7 +220,7 @@ class Simulation:
         self._random.setstate(before)
 
     def _create(self) -> None:
-        for name, (topic_type, queues) in TOPICS.items():
+        for name, (topic_type, queues) in self.topics.items():
             self._broker.create_topic(Topic(name, topic_type, queues=queues))
         backoff = CustomizedBackoff((1_000,))
         self._broker.create_group(
@@ -371,7 +375,7 @@ class Simulation:
     # Producers
 
     def _send(self) -> None:
-        topic = self._random.choice(list(TOPICS))
+        topic = self._random.choice(list(self.topics))
         messages = [self._message(topic) for _ in range(self._random.choice((1, 1, 1, 5)))]
         receipts = self._broker.send(topic, messages)
         for receipt in receipts:
@@ -386,7 +390,7 @@ class Simulation:
         self._numbers += 1
         name = f"m{self._numbers}"
         sent = self._books.sent[name] = Sent(topic, stored_ms=self._clocks.wall_ms)
-        message_type, group = MessageType.NORMAL, ""
+        message_type, group, priority = MessageType.NORMAL, "", -1
         system = encode_bytes(3, name.encode())
         if topic == "steps":
             message_type, group = MessageType.FIFO, self._random.choice("abcd")
@@ -399,8 +403,11 @@ class Simulation:
             message_type = MessageType.TRANSACTION
             sent.is_half = True
             self._open_halves.append(name)
+        elif topic == "urgent":
+            message_type, priority = MessageType.PRIORITY, self._random.randrange(3)
         body = self._random.randbytes(self._random.choice((10, 100, 1_000)))
-        return NewMessage(name, message_type, "", group, sent.due_ms, 0, "", -1, system, b"", body)
+        times = (sent.due_ms, 0)
+        return NewMessage(name, message_type, "", group, *times, "", priority, system, b"", body)
 
     def _end_transaction(self) -> None:
         """Give a producer's word; the same word every time, by itself or asked for it."""
@@ -454,8 +461,8 @@ class Simulation:
     # Consumers
 
     def _receive(self) -> None:
-        group = self._random.choice(list(GROUPS))
-        topic = self._random.choice(GROUPS[group])
+        group = self._random.choice(list(self.groups))
+        topic = self._random.choice(self.groups[group])
         count = self._random.choice((1, 4, 32))
         if not self._take(group, topic, count) and self._random.random() < 0.5:
             self._wait(group, topic, count)
@@ -542,7 +549,7 @@ class Simulation:
             self._clocks.pass_ms(INVISIBLE_MS + 1)
             self._wake()
             await self._settle()
-            for group, topics in GROUPS.items():
+            for group, topics in self.groups.items():
                 for topic in topics:
                     while self._take(group, topic, 32):
                         quiet = 0
@@ -550,7 +557,8 @@ class Simulation:
                         self._ack_all()
                         await self._settle()
         assert not self._errors, self._errors
-        self._books.close(GROUPS, {group: self._dead_letters(group) for group in GROUPS})
+        dead = {group: self._dead_letters(group) for group in self.groups}
+        self._books.close(self.groups, dead)
         assert self._broker.statistics().lost_messages == 0
         self._note("end", self._broker.state_hash())
 

@@ -20,8 +20,11 @@ from cosmodrome_server.core.catalogue import CatalogueRecord
 from cosmodrome_server.core.machine import NEVER_MS
 from cosmodrome_server.core.records import ConsumptionRecord
 from cosmodrome_server.core.shard import OtherRecord, Shard
-from cosmodrome_server.errors import StateUnreadable
+from cosmodrome_server.errors import StateUnreadable, StoreFull
 from cosmodrome_server.model.log import Log, MessageRecord
+
+# On a disk without any space left, how long what time brings waits for the next try.
+_FULL_RETRY_MS = 1_000
 
 
 class Engine:
@@ -129,9 +132,16 @@ class Engine:
     # Later
 
     def _end_of_turn(self) -> None:
-        if not self._is_closed:
+        if self._is_closed:
+            return
+        try:
             self._do_later()
-            self._arm()
+        except StoreFull:
+            # Even the space kept for state records is used up. What time brings waits for some;
+            # what clients have staged does not.
+            self._arm(self._clock.monotonic_ms() + _FULL_RETRY_MS)
+        else:
+            self._arm(self._next_deadline_ms())
 
     def _do_later(self) -> None:
         """Do what verbs and time left to do; the layers above extend it."""
@@ -147,8 +157,7 @@ class Engine:
             return NEVER_MS
         return log_ms - self._now() + self._clock.monotonic_ms()
 
-    def _arm(self) -> None:
-        deadline_ms = self._next_deadline_ms()
+    def _arm(self, deadline_ms: int) -> None:
         if deadline_ms == self._timer_ms:
             return
         if self._timer is not None:

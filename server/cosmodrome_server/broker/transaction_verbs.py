@@ -3,7 +3,13 @@
 from cosmodrome_server.broker.offset_verbs import OffsetVerbs
 from cosmodrome_server.core.machine import NEVER_MS
 from cosmodrome_server.core.transaction import EndTransaction, HalfMessage, TransactionTouch
-from cosmodrome_server.errors import CorruptFrame, InvalidTransactionId, MessageNotFound, ReadFailed
+from cosmodrome_server.errors import (
+    CorruptFrame,
+    InvalidTransactionId,
+    MessageNotFound,
+    ReadFailed,
+    StoreFull,
+)
 from cosmodrome_server.model.log import RecordKind
 from cosmodrome_server.model.message import StoredMessage
 from cosmodrome_server.model.queries import OpenTransaction
@@ -73,17 +79,21 @@ class TransactionVerbs(OffsetVerbs):
         now_ms = self._now()
         to_ask, to_drop = transactions.take_due(now_ms, _CHECKED_PER_TURN)
         for half in to_ask:
-            if self._is_asked(half):
-                self._touch_transaction(RecordKind.TRANSACTION_CHECK, half, now_ms)
-            else:
+            if not self._is_asked(half) or not self._touch(RecordKind.TRANSACTION_CHECK, half):
                 transactions.postpone(half, now_ms)
         for half in to_drop:
-            self._touch_transaction(RecordKind.EXPIRE, half, now_ms)
+            if not self._touch(RecordKind.EXPIRE, half):
+                transactions.postpone(half, now_ms)
         if len(to_ask) + len(to_drop) == _CHECKED_PER_TURN:
             self._commit.touch()
 
-    def _touch_transaction(self, kind: RecordKind, half: HalfMessage, now_ms: int) -> None:
-        self._put_other(TransactionTouch(kind, self._shard.lease_ms, now_ms, *half.key))
+    def _touch(self, kind: RecordKind, half: HalfMessage) -> bool:
+        """Note that somebody was asked, or that the time is over; False without space for it."""
+        try:
+            self._put_other(TransactionTouch(kind, self._shard.lease_ms, self._now(), *half.key))
+        except StoreFull:
+            return False
+        return True
 
     def _is_asked(self, half: HalfMessage) -> bool:
         """Ask a producer of the topic; False if there is none, or nothing to show."""

@@ -56,6 +56,8 @@ Row = tuple[bytes, bytes]
 
 # A frame rarely needs more: a segment ends when less than this is left of it.
 _LAST_BYTES = 256 * 1024
+# What a message leaves: the state record that goes with it must never be what finds no space.
+_BEHIND_BYTES = 512
 _TICK_S = 1.0
 _OF_THE_LOG = frozenset((RecordKind.SNAPSHOT_ROW, RecordKind.SNAPSHOT_END, RecordKind.QUEUE_ENDS))
 
@@ -417,7 +419,7 @@ class CommitLog:
         base = self._segment.base
         staged_max = self._start + max(0, self._options.staged_bytes_max - bytes_writing)
         self._state_limit = base + self._segment.capacity
-        self._message_limit = base + min(self._segment.message_capacity, staged_max)
+        self._message_limit = base + min(self._segment.message_capacity - _BEHIND_BYTES, staged_max)
         if self._writer.failure is not None:
             self._message_limit = self._state_limit = -1
 
@@ -436,11 +438,9 @@ class CommitLog:
         if not self._fits(length, is_message=is_message) and not self.has_staged:
             self._roll()
         if not self._fits(length, is_message=is_message):
-            end = (self._position & OFFSET_MASK) + length
-            is_refused = is_message and self._space.is_full
-            may_use_reserve = not is_message
-            if is_refused or not self._space.extend(
-                self._segment, end, may_use_reserve=may_use_reserve
+            end = (self._position & OFFSET_MASK) + length + _BEHIND_BYTES * is_message
+            if (is_message and self._space.is_full) or not self._space.extend(
+                self._segment, end, may_use_reserve=not is_message
             ):
                 raise StoreFull("the disk is full: messages are refused until there is space")
         self._set_limits(self._writer.bytes_writing)
@@ -449,8 +449,8 @@ class CommitLog:
 
     def _fits(self, length: int, *, is_message: bool) -> bool:
         """Whether a record fits into the disk space the segment has."""
-        capacity = self._segment.message_capacity if is_message else self._segment.capacity
-        return (self._position & OFFSET_MASK) + length <= capacity
+        end, active = (self._position & OFFSET_MASK) + length, self._segment
+        return end <= (active.message_capacity - _BEHIND_BYTES if is_message else active.capacity)
 
     def _set_segment(self, active: Segment) -> None:
         self._segment = active
