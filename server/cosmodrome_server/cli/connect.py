@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
 
 import grpc
@@ -36,7 +37,7 @@ _REASONS = {
     "COSMODROME_ENDPOINT says where it is",
     "hostname lookup": "there is no such host",
     "CERTIFICATE_VERIFY_FAILED": "its certificate is not trusted. COSMODROME_CA names the file "
-    "of its authority; a broker that made its own certificate keeps it in its data directory",
+    "of its authority; a broker that made its own keeps it in DATA/tls/development.crt",
     "Failed parsing HTTP/2": "what listens there does not speak gRPC. Is it the metrics port?",
     "WRONG_VERSION_NUMBER": "it does not speak TLS: leave https:// out",
     "Handshake read failed": "it hung up on TLS: leave https:// out if it speaks none",
@@ -150,8 +151,10 @@ def _channel(endpoint: str) -> grpc.Channel:
         authority = os.environ.get("COSMODROME_CA")
         roots = None
         if authority:
-            with open(authority, "rb") as file:  # noqa: PTH123 - one read of a file a user names
-                roots = file.read()
+            try:
+                roots = Path(authority).read_bytes()
+            except OSError as error:
+                refuse(f"cannot read COSMODROME_CA={authority}: {error.strerror}")
         return grpc.secure_channel(endpoint[8:], grpc.ssl_channel_credentials(roots))
     return grpc.insecure_channel(endpoint.removeprefix("http://"))
 
@@ -169,7 +172,8 @@ def _told(endpoint: str, service: str, error: grpc.RpcError) -> str:
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return f"{endpoint} does not know {service}: is it a Cosmodrome broker?"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return f"{endpoint} did not answer within {TIMEOUT_S:.0f} s"
+        hint = "" if endpoint.startswith("https://") else "; if it takes TLS only, write https://"
+        return f"{endpoint} did not answer within {TIMEOUT_S:.0f} s{hint}"
     for sign, meaning in _REASONS.items():
         if sign in details:
             return f"no answer from {endpoint}: {meaning}"

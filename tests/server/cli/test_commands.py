@@ -152,6 +152,28 @@ def test_a_certificate_that_is_not_trusted_is_said_in_plain_words(
     assert "leave https:// out" in told
 
 
+def test_tls_with_the_brokers_own_certificate_works(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TestBroker(settings={"tls.mode": "required"}, data=tmp_path) as own:
+        where = ("--endpoint", f"https://{own.endpoint}", "--json")
+        monkeypatch.setenv("COSMODROME_CA", str(tmp_path / "tls" / "development.crt"))
+        assert json.loads(cli("topic", "list", *where)) == []
+        monkeypatch.setenv("COSMODROME_CA", str(tmp_path / "nowhere"))
+        assert "cannot read COSMODROME_CA" in cli("topic", "list", *where, code=1)
+
+
+def test_a_call_that_is_not_signed_is_told_what_signs_it(cli: Cli) -> None:
+    guarded = {
+        "security.authentication": "true",
+        "security.admin_user": "root",
+        "security.admin_secret": "s3cret123",
+    }
+    with TestBroker(settings=guarded) as own:
+        told = cli("topic", "list", "--endpoint", own.endpoint, code=1)
+    assert "COSMODROME_ACCESS_KEY and COSMODROME_SECRET_KEY" in told
+
+
 def test_a_command_that_does_not_exist_is_a_usage_error(cli: Cli) -> None:
     assert "no command topics" in cli("topics", code=2)
 
