@@ -1,0 +1,194 @@
+"""kill -9 while producers give their word: commit, roll back, wait until, take back.
+
+What was answered holds, whatever was killed between: a commit arrives, a rollback and a recall
+never do, a delayed message comes when it is due and not before. After each kill the data is
+checked.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_proto import service_pb2 as rpc
+from cosmodrome_server.store import check
+from tests.conformance.broker import OwnServer
+from tests.support.raw_client import OK, RawClient
+
+SEED = int(os.environ.get("COSMODROME_CRASH_SEED", "20261121"))
+DEALS, LATER, GROUP = "deals", "later", "readers"
+
+
+@dataclass
+class Words:
+    """What producers said, what was answered, and what consumers got; by message id.
+
+    Attributes:
+        owed: Must arrive: commits and delayed messages that were answered.
+        barred: Must not arrive: rollbacks and recalls that were answered.
+        due: Delivery times in seconds since the epoch.
+        came: When each first arrived.
+        settled: Their acks were answered.
+        twice: Arrived again after an answered ack.
+        news: Set when something arrives.
+    """
+
+    owed: set[str] = field(default_factory=set)
+    barred: set[str] = field(default_factory=set)
+    due: dict[str, float] = field(default_factory=dict)
+    came: dict[str, float] = field(default_factory=dict)
+    settled: set[str] = field(default_factory=set)
+    twice: list[str] = field(default_factory=list)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def arrived(self, name: str) -> None:
+        """A consumer was given a message."""
+        self.came.setdefault(name, time.time())
+        self.news.set()
+        if name in self.settled:
+            self.twice.append(name)
+
+    def check(self) -> None:
+        """Raise an AssertionError that names the messages if a word was broken."""
+        assert sorted(self.owed - set(self.came)) == [], "answered and lost"
+        assert sorted(self.barred & set(self.came)) == [], "taken back and delivered"
+        assert self.twice == [], "delivered again after an answered ack"
+        early = [name for name, at in self.came.items() if at < self.due.get(name, 0)]
+        assert early == [], "delivered early"
+
+
+async def until_answered(client: RawClient, name: str, request: object, stop: asyncio.Event) -> int:
+    """Call until the server answers; the status code, 0 when the test ends first."""
+    while not stop.is_set():
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            answer = await client.call(name, request)  # type: ignore[arg-type]
+            return int(answer.status.code)  # type: ignore[attr-defined]
+        await asyncio.sleep(0.02)
+    return 0
+
+
+async def sent(client: RawClient, message: pb.Message) -> rpc.SendResultEntry | None:
+    """Send once; None if nobody knows what became of it."""
+    try:
+        answer = await client.send(message)
+    except grpc.aio.AioRpcError:
+        await asyncio.sleep(0.02)
+        return None
+    return answer.entries[0] if answer.status.code == OK else None
+
+
+async def decide(
+    endpoint: str, name: str, words: Words, stop: asyncio.Event, chance: random.Random
+) -> None:
+    """Half messages, each with its word, which is given until it is answered."""
+    async with RawClient(endpoint, f"decides-{name}") as client:
+        while not stop.is_set():
+            message = client.message(DEALS, b"deal")
+            message.system_properties.message_type = pb.TRANSACTION
+            entry = await sent(client, message)
+            if entry is None:
+                continue
+            is_commit = chance.random() < 0.6
+            request = rpc.EndTransactionRequest(
+                topic=pb.Resource(name=DEALS),
+                message_id=entry.message_id,
+                transaction_id=entry.transaction_id,
+                resolution=pb.COMMIT if is_commit else pb.ROLLBACK,
+            )
+            code = await until_answered(client, "EndTransaction", request, stop)
+            assert code in {0, OK}, f"the word about {entry.message_id} is refused: {code}"
+            if code:
+                (words.owed if is_commit else words.barred).add(entry.message_id)
+
+
+async def delay(
+    endpoint: str, name: str, words: Words, stop: asyncio.Event, chance: random.Random
+) -> None:
+    """Messages for later, some of them taken back."""
+    async with RawClient(endpoint, f"delays-{name}") as client:
+        while not stop.is_set():
+            message = client.message(LATER, b"later")
+            due_s = time.time() + chance.uniform(0.1, 4)
+            message.system_properties.message_type = pb.DELAY
+            message.system_properties.delivery_timestamp.FromMilliseconds(int(due_s * 1_000))
+            words.due[message.system_properties.message_id] = int(due_s * 1_000) / 1_000
+            entry = await sent(client, message)
+            if entry is None:
+                continue
+            if chance.random() < 0.6:
+                words.owed.add(entry.message_id)
+                continue
+            request = rpc.RecallMessageRequest(
+                topic=pb.Resource(name=LATER), recall_handle=entry.recall_handle
+            )
+            if await until_answered(client, "RecallMessage", request, stop) == OK:
+                words.barred.add(entry.message_id)
+
+
+async def read(endpoint: str, topic: str, words: Words, stop: asyncio.Event) -> None:
+    """Receive and ack what comes."""
+    async with RawClient(endpoint, f"reads-{topic}") as client:
+        while not stop.is_set():
+            try:
+                _, messages = await client.receive(topic, GROUP, invisible_s=10, wait_s=5)
+                for message in messages:
+                    words.arrived(message.system_properties.message_id)
+                if messages:
+                    answer = await client.ack(topic, GROUP, messages)
+                    for message, entry in zip(messages, answer.entries, strict=True):
+                        if entry.status.code == OK:
+                            words.settled.add(message.system_properties.message_id)
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(0.02)
+
+
+async def kill_while_words_are_given(data: Path, kills: int, chance: random.Random) -> Words:
+    """Two producers of each kind and a consumer of each topic, while the server dies."""
+    words, sending, receiving = Words(), asyncio.Event(), asyncio.Event()
+    server = OwnServer(data, "--tls", "off")
+    await server.start()
+    await server.create_topic(DEALS, "transaction", 2)
+    await server.create_topic(LATER, "delay", 2)
+    await server.create_group(GROUP, max_attempts=100)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for name in "ab":
+                tasks.create_task(decide(server.endpoint, name, words, sending, chance))
+                tasks.create_task(delay(server.endpoint, name, words, sending, chance))
+            for topic in (DEALS, LATER):
+                tasks.create_task(read(server.endpoint, topic, words, receiving))
+            for _ in range(kills):
+                await asyncio.sleep(chance.uniform(0.2, 1.5))
+                await server.kill()
+                found = await asyncio.to_thread(check.check, data)
+                assert found.is_whole, found
+                # Some become due while nobody is there.
+                await asyncio.sleep(chance.choice((0, 0, 1.5)))
+                await server.start()
+            sending.set()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(30):
+                    while not words.owed <= set(words.came):
+                        words.news.clear()
+                        await words.news.wait()
+            receiving.set()
+    finally:
+        await server.kill()
+    return words
+
+
+@pytest.mark.parametrize("kills", [8, pytest.param(150, marks=pytest.mark.slow)])
+async def test_a_word_that_was_answered_is_kept(tmp_path: Path, kills: int) -> None:
+    print(f"COSMODROME_CRASH_SEED={SEED}")
+    chance = random.Random(SEED)
+    words = await kill_while_words_are_given(tmp_path / "data", kills, chance)
+    words.check()
+    assert len(words.owed) > 10 * kills
+    assert len(words.barred) > 2 * kills
