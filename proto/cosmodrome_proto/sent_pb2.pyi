@@ -6,8 +6,10 @@ described so that a usual message takes few looks. By the rules of protobuf both
 read the same bytes, and what this one does not name it keeps. Never sent by anybody.
 """
 
+from cosmodrome_proto import definition_pb2 as _definition_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -106,21 +108,21 @@ class SentProperties(_message.Message):
     TAG_FIELD_NUMBER: _builtins.int
     KEYS_FIELD_NUMBER: _builtins.int
     MESSAGE_ID_FIELD_NUMBER: _builtins.int
+    BODY_DIGEST_FIELD_NUMBER: _builtins.int
     BODY_ENCODING_FIELD_NUMBER: _builtins.int
     MESSAGE_TYPE_FIELD_NUMBER: _builtins.int
     BORN_TIMESTAMP_FIELD_NUMBER: _builtins.int
     BORN_HOST_FIELD_NUMBER: _builtins.int
+    DELIVERY_TIMESTAMP_FIELD_NUMBER: _builtins.int
     QUEUE_ID_FIELD_NUMBER: _builtins.int
+    MESSAGE_GROUP_FIELD_NUMBER: _builtins.int
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
-    BODY_DIGEST_FIELD_NUMBER: _builtins.int
     STORE_TIMESTAMP_FIELD_NUMBER: _builtins.int
     STORE_HOST_FIELD_NUMBER: _builtins.int
-    DELIVERY_TIMESTAMP_FIELD_NUMBER: _builtins.int
     RECEIPT_HANDLE_FIELD_NUMBER: _builtins.int
     QUEUE_OFFSET_FIELD_NUMBER: _builtins.int
     INVISIBLE_DURATION_FIELD_NUMBER: _builtins.int
     DELIVERY_ATTEMPT_FIELD_NUMBER: _builtins.int
-    MESSAGE_GROUP_FIELD_NUMBER: _builtins.int
     ORPHANED_TRANSACTION_RECOVERY_DURATION_FIELD_NUMBER: _builtins.int
     DEAD_LETTER_QUEUE_FIELD_NUMBER: _builtins.int
     LITE_TOPIC_FIELD_NUMBER: _builtins.int
@@ -131,60 +133,75 @@ class SentProperties(_message.Message):
     message_type: _builtins.int
     born_host: _builtins.str
     queue_id: _builtins.int
+    message_group: _builtins.str
     trace_context: _builtins.str
-    body_digest: _builtins.bytes
     store_timestamp: _builtins.bytes
     store_host: _builtins.bytes
-    delivery_timestamp: _builtins.bytes
     receipt_handle: _builtins.bytes
     queue_offset: _builtins.int
     invisible_duration: _builtins.bytes
     delivery_attempt: _builtins.int
-    message_group: _builtins.bytes
-    orphaned_transaction_recovery_duration: _builtins.bytes
     dead_letter_queue: _builtins.bytes
-    lite_topic: _builtins.bytes
+    lite_topic: _builtins.str
     priority: _builtins.int
     @_builtins.property
     def keys(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
+    def body_digest(self) -> _definition_pb2.Digest: ...
+    @_builtins.property
     def born_timestamp(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def delivery_timestamp(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def orphaned_transaction_recovery_duration(self) -> _duration_pb2.Duration: ...
     def __init__(
         self,
         *,
         tag: _builtins.str | None = ...,
         keys: _abc.Iterable[_builtins.str] | None = ...,
         message_id: _builtins.str = ...,
+        body_digest: _definition_pb2.Digest | None = ...,
         body_encoding: _builtins.int = ...,
         message_type: _builtins.int = ...,
         born_timestamp: _timestamp_pb2.Timestamp | None = ...,
         born_host: _builtins.str = ...,
+        delivery_timestamp: _timestamp_pb2.Timestamp | None = ...,
         queue_id: _builtins.int = ...,
+        message_group: _builtins.str | None = ...,
         trace_context: _builtins.str | None = ...,
-        body_digest: _builtins.bytes = ...,
         store_timestamp: _builtins.bytes = ...,
         store_host: _builtins.bytes = ...,
-        delivery_timestamp: _builtins.bytes = ...,
         receipt_handle: _builtins.bytes = ...,
         queue_offset: _builtins.int = ...,
         invisible_duration: _builtins.bytes = ...,
         delivery_attempt: _builtins.int = ...,
-        message_group: _builtins.bytes = ...,
-        orphaned_transaction_recovery_duration: _builtins.bytes = ...,
+        orphaned_transaction_recovery_duration: _duration_pb2.Duration | None = ...,
         dead_letter_queue: _builtins.bytes = ...,
-        lite_topic: _builtins.bytes = ...,
+        lite_topic: _builtins.str = ...,
         priority: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_tag", b"_tag", "_trace_context", b"_trace_context", "body_digest", b"body_digest", "born_timestamp", b"born_timestamp", "dead_letter_queue", b"dead_letter_queue", "delivery_attempt", b"delivery_attempt", "delivery_timestamp", b"delivery_timestamp", "invisible_duration", b"invisible_duration", "lite_topic", b"lite_topic", "message_group", b"message_group", "orphaned_transaction_recovery_duration", b"orphaned_transaction_recovery_duration", "priority", b"priority", "queue_offset", b"queue_offset", "receipt_handle", b"receipt_handle", "store_host", b"store_host", "store_timestamp", b"store_timestamp", "tag", b"tag", "trace_context", b"trace_context", "unusual", b"unusual"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_body_digest", b"_body_digest", "_delivery_timestamp", b"_delivery_timestamp", "_message_group", b"_message_group", "_tag", b"_tag", "_trace_context", b"_trace_context", "body_digest", b"body_digest", "born_timestamp", b"born_timestamp", "dead_letter_queue", b"dead_letter_queue", "delivery_attempt", b"delivery_attempt", "delivery_timestamp", b"delivery_timestamp", "invisible_duration", b"invisible_duration", "lite_topic", b"lite_topic", "message_group", b"message_group", "orphaned_transaction_recovery_duration", b"orphaned_transaction_recovery_duration", "priority", b"priority", "queue_offset", b"queue_offset", "receipt_handle", b"receipt_handle", "store_host", b"store_host", "store_timestamp", b"store_timestamp", "tag", b"tag", "trace_context", b"trace_context", "unusual", b"unusual"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tag", b"_tag", "_trace_context", b"_trace_context", "body_digest", b"body_digest", "body_encoding", b"body_encoding", "born_host", b"born_host", "born_timestamp", b"born_timestamp", "dead_letter_queue", b"dead_letter_queue", "delivery_attempt", b"delivery_attempt", "delivery_timestamp", b"delivery_timestamp", "invisible_duration", b"invisible_duration", "keys", b"keys", "lite_topic", b"lite_topic", "message_group", b"message_group", "message_id", b"message_id", "message_type", b"message_type", "orphaned_transaction_recovery_duration", b"orphaned_transaction_recovery_duration", "priority", b"priority", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "receipt_handle", b"receipt_handle", "store_host", b"store_host", "store_timestamp", b"store_timestamp", "tag", b"tag", "trace_context", b"trace_context", "unusual", b"unusual"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_body_digest", b"_body_digest", "_delivery_timestamp", b"_delivery_timestamp", "_message_group", b"_message_group", "_tag", b"_tag", "_trace_context", b"_trace_context", "body_digest", b"body_digest", "body_encoding", b"body_encoding", "born_host", b"born_host", "born_timestamp", b"born_timestamp", "dead_letter_queue", b"dead_letter_queue", "delivery_attempt", b"delivery_attempt", "delivery_timestamp", b"delivery_timestamp", "invisible_duration", b"invisible_duration", "keys", b"keys", "lite_topic", b"lite_topic", "message_group", b"message_group", "message_id", b"message_id", "message_type", b"message_type", "orphaned_transaction_recovery_duration", b"orphaned_transaction_recovery_duration", "priority", b"priority", "queue_id", b"queue_id", "queue_offset", b"queue_offset", "receipt_handle", b"receipt_handle", "store_host", b"store_host", "store_timestamp", b"store_timestamp", "tag", b"tag", "trace_context", b"trace_context", "unusual", b"unusual"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__body_digest: _TypeAlias = _typing.Literal["body_digest"]  # noqa: Y015
+    _WhichOneofArgType__body_digest: _TypeAlias = _typing.Literal["_body_digest", b"_body_digest"]  # noqa: Y015
+    _WhichOneofReturnType__delivery_timestamp: _TypeAlias = _typing.Literal["delivery_timestamp"]  # noqa: Y015
+    _WhichOneofArgType__delivery_timestamp: _TypeAlias = _typing.Literal["_delivery_timestamp", b"_delivery_timestamp"]  # noqa: Y015
+    _WhichOneofReturnType__message_group: _TypeAlias = _typing.Literal["message_group"]  # noqa: Y015
+    _WhichOneofArgType__message_group: _TypeAlias = _typing.Literal["_message_group", b"_message_group"]  # noqa: Y015
     _WhichOneofReturnType__tag: _TypeAlias = _typing.Literal["tag"]  # noqa: Y015
     _WhichOneofArgType__tag: _TypeAlias = _typing.Literal["_tag", b"_tag"]  # noqa: Y015
     _WhichOneofReturnType__trace_context: _TypeAlias = _typing.Literal["trace_context"]  # noqa: Y015
     _WhichOneofArgType__trace_context: _TypeAlias = _typing.Literal["_trace_context", b"_trace_context"]  # noqa: Y015
-    _WhichOneofReturnType_unusual: _TypeAlias = _typing.Literal["body_digest", "store_timestamp", "store_host", "delivery_timestamp", "receipt_handle", "queue_offset", "invisible_duration", "delivery_attempt", "message_group", "orphaned_transaction_recovery_duration", "dead_letter_queue", "lite_topic", "priority"]  # noqa: Y015
+    _WhichOneofReturnType_unusual: _TypeAlias = _typing.Literal["store_timestamp", "store_host", "receipt_handle", "queue_offset", "invisible_duration", "delivery_attempt", "orphaned_transaction_recovery_duration", "dead_letter_queue", "lite_topic", "priority"]  # noqa: Y015
     _WhichOneofArgType_unusual: _TypeAlias = _typing.Literal["unusual", b"unusual"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__body_digest) -> _WhichOneofReturnType__body_digest | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__delivery_timestamp) -> _WhichOneofReturnType__delivery_timestamp | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__message_group) -> _WhichOneofReturnType__message_group | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tag) -> _WhichOneofReturnType__tag | None: ...
     @_typing.overload

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from cosmodrome_proto import Duration, Timestamp
 from cosmodrome_proto import definition_pb2 as pb
@@ -50,6 +50,7 @@ _SERVER_FIELDS: tuple[
 )
 
 
+AnyProperties: TypeAlias = SentProperties | pb.SystemProperties
 _read_system = SentProperties.FromString
 
 
@@ -172,47 +173,46 @@ def _new_message(
     if not 0 < len(body) <= rules.body_bytes:
         validate.check_body(body, rules)
     encoded = message.system_properties
-    system = _read_system(encoded)
+    sent = _read_system(encoded)
     properties = message.user_properties
-    tag, keys = system.tag, system.keys
+    tag, keys = sent.tag, sent.keys
     if properties or tag or keys:
         # A slice, because a protobuf list iterates through Python.
         validate.check_properties(properties, tag, keys[:], rules)
-    message_id = system.message_id
+    message_id = sent.message_id
     if not message_id or message_id.isspace():
         raise IllegalMessageId("the message has no message_id")
-    converted = NewMessage(message_id, _NORMAL, tag, "", 0, 0, "", -1, encoded, b"", body)
-    message_type = system.message_type
-    if message_type == pb.TRANSACTION or system.WhichOneof("unusual"):
-        _unusual(converted, rules, names, now_ms, peer)
-    elif (
-        message_type != _NORMAL
+    group, message_type = sent.message_group, sent.message_type
+    converted = NewMessage(message_id, _NORMAL, tag, group, 0, 0, "", -1, encoded, b"", body)
+    is_unusual = message_type == _TRANSACTION or sent.WhichOneof("unusual") is not None
+    system: AnyProperties = _read_again(encoded) if is_unusual else sent
+    if is_unusual or group or system.HasField("delivery_timestamp"):
+        _type(converted, system, rules, names, now_ms)
+    if system.HasField("body_digest"):
+        validate.check_digest(system.body_digest, body)
+    if (
+        is_unusual
+        or message_type != converted.message_type
         or not system.body_encoding
         or not system.born_host
         or system.queue_id
     ):
-        converted.system = _completed(system, _NORMAL, peer)
+        converted.system = _completed(system, converted.message_type, peer)
     if properties:
         converted.user = _stored_user(message)
     return converted
 
 
-def _unusual(
-    message: NewMessage, rules: MessageRules, names: Names, now_ms: int, peer: str
-) -> None:
-    """Go through what few messages have, by the protocol's own description."""
-    system = pb.SystemProperties.FromString(message.system)
-    message.message_group = system.message_group
-    _type(message, system, rules, names, now_ms)
-    if system.HasField("body_digest"):
-        validate.check_digest(system.body_digest, message.body)
+def _read_again(encoded: bytes) -> pb.SystemProperties:
+    """System properties by the protocol's own description, without what only the server may say."""
+    system = pb.SystemProperties.FromString(encoded)
     for name in _SERVER_FIELDS:
         system.ClearField(name)
-    message.system = _completed(system, message.message_type, peer)
+    return system
 
 
 def _type(
-    message: NewMessage, system: pb.SystemProperties, rules: MessageRules, names: Names, now_ms: int
+    message: NewMessage, system: AnyProperties, rules: MessageRules, names: Names, now_ms: int
 ) -> None:
     """Fill in what makes a message special, and derive its type (protocol.md 5.1)."""
     is_half = system.message_type == pb.TRANSACTION
@@ -250,9 +250,7 @@ def _derived(message: NewMessage, *, is_half: bool, is_delayed: bool) -> Message
     return _LITE if message.lite_topic else _NORMAL
 
 
-def _completed(
-    system: SentProperties | pb.SystemProperties, message_type: MessageType, peer: str
-) -> bytes:
+def _completed(system: AnyProperties, message_type: MessageType, peer: str) -> bytes:
     """The properties the producer decides, encoded; unknown fields go along.
 
     Java clients do send a queue_id, which the server decides.
