@@ -1,5 +1,6 @@
 """What the log does when the disk does not do its part."""
 
+import contextlib
 from random import Random
 
 import msgspec
@@ -164,6 +165,25 @@ def test_when_even_the_reserve_is_used_up_acknowledgements_are_refused_too() -> 
     with pytest.raises(StoreFull):
         acknowledge_for_ever()
     assert world.failed == []
+    assert world.killed().counters == world.counters
+
+
+def test_the_space_of_the_reserve_is_given_to_acknowledgements() -> None:
+    world = World()
+    world.disk.bytes_max = 60_000
+    world.background.tick()
+    fill(world)
+    assert "reserve" in world.disk.names(DIRECTORY)
+
+    acknowledged = 0
+    with contextlib.suppress(StoreFull):
+        while acknowledged < 10_000:
+            world.ack(b"counter")
+            world.commit()
+            acknowledged += 1
+
+    assert "reserve" not in world.disk.names(DIRECTORY)
+    assert world.counters[b"counter"] == acknowledged > 0
     assert world.killed().counters == world.counters
 
 
