@@ -8,6 +8,7 @@ metric. Three things do keep it:
     an entry of a later one   a half message committed there is indexed where it lies
 """
 
+import logging
 from collections import deque
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +18,8 @@ from cosmodrome_server.store import key_index, sealed_index
 from cosmodrome_server.store.consume_queue import ConsumeQueues
 from cosmodrome_server.store.message_reader import MessageReader
 from cosmodrome_server.store.segment import Segment, SegmentHeader, path_of, segment_of
+
+_log = logging.getLogger(__name__)
 
 # How far a wall clock may get ahead of the time that passed before it is doubted, and for how long
 # it must stay there to be believed all the same.
@@ -167,7 +170,12 @@ class Retention:
         if not limits.bytes_max:
             return 0
         if number not in self._sizes:
-            self._sizes[number] = self._reader.file(number).size()
+            try:
+                self._sizes[number] = self._reader.file(number).size()
+            except OSError as error:
+                # Asked again in a while; until then nothing more goes for its sake.
+                _log.warning("segment_size_unknown segment=%d error=%s", number, error)
+                return 0
         return self._sizes[number]
 
 

@@ -1,6 +1,9 @@
+from typing import NoReturn
+
 import pytest
 
 from cosmodrome_server.errors import MessageNotFound
+from cosmodrome_server.store.message_reader import MessageReader
 from cosmodrome_server.store.platform import LogOptions
 from cosmodrome_server.store.retention import Limits, Stored, first_to_keep
 from tests.support.log_world import DIRECTORY, SMALL, World
@@ -170,3 +173,17 @@ def test_a_removed_segment_is_recycled_as_the_next_one() -> None:
 
     assert world.messages(1, 0)[-1] == (599, b"599" * 100)
     assert World(world.disk.killed()).messages(1, 0) == world.messages(1, 0)
+
+
+def test_a_segment_whose_size_is_not_known_now_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = old_world(LogOptions(SMALL.durability, 8_192, 0, 1 << 20, 0, 12_000, 0))
+
+    def refused(*_: object) -> NoReturn:
+        raise OSError("the disk does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageReader, "file", refused)
+        assert world.log.retain(1) == 0
+    assert world.log.retain(1) > 0
