@@ -176,6 +176,16 @@ async def test_recalled_messages_are_not_copied() -> None:
         assert disk.names(DIRECTORY) == []
 
 
+async def test_what_only_its_bucket_has_can_be_recalled() -> None:
+    async with opened(FaultyFiles()) as world:
+        (handle,) = await copied(world, delayed("a", 5 * HOUR_MS))
+        assert world.broker.recall("later", handle) == "a"
+        await world.settle()
+        await wait(world, 5 * HOUR_MS, 1, 1)
+        assert world.receive("later", "billing") == []
+        assert world.broker.statistics().lost_messages == 0
+
+
 async def test_what_comes_while_others_are_copied_is_copied_next() -> None:
     disk = SlowFiles()
     async with opened(disk) as world:

@@ -1,11 +1,12 @@
 """What producers of transactional messages see."""
 
 import asyncio
+from typing import NoReturn
 
 import pytest
 
 from cosmodrome_server.broker.settings import BrokerSettings
-from cosmodrome_server.errors import BadRequest, InvalidTransactionId, OverloadedError
+from cosmodrome_server.errors import BadRequest, InvalidTransactionId, OverloadedError, StoreFull
 from cosmodrome_server.model.message import MessageType, NewMessage, StoredMessage
 from cosmodrome_server.model.topic import Topic, TopicType
 from tests.support.broker_world import Run, World, bodies, new_message
@@ -145,6 +146,53 @@ def test_half_messages_survive_a_restart(run: Run, is_committed_first: bool) -> 
         end(world, "a", commit=True)
         end(world, "b", commit=False)
         await world.settle()
+        assert bodies(world.receive("money", "billing")) == [b"a"]
+
+    run(scenario)
+
+
+def test_on_a_disk_without_any_space_a_half_message_is_asked_about_and_dropped_later(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> NoReturn:
+        raise StoreFull("no space even for this: the test says so")
+
+    async def scenario(world: World) -> None:
+        producers = await begin(world, "a")
+        with monkeypatch.context() as patch:
+            patch.setattr(world.log, "stage", refused)
+            await world.later(6_001)
+        assert world.broker.transactions("", 9)[0].checks == 0
+        await world.later(30_001)
+        assert world.broker.transactions("", 9)[0].checks == 1
+        assert producers.asked == ["a", "a"]
+        with monkeypatch.context() as patch:
+            patch.setattr(world.log, "stage", refused)
+            await world.later(72 * 3_600_000)
+        assert len(world.broker.transactions("", 9)) == 1
+        await world.later(30_001)
+        assert world.broker.transactions("", 9) == []
+
+    run(scenario)
+
+
+def test_a_renewal_that_finds_no_space_stops_nobody(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> NoReturn:
+        raise StoreFull("no space even for this: the test says so")
+
+    async def scenario(world: World) -> None:
+        await begin(world, "a")
+        end(world, "a", commit=True)
+        await world.settle()
+        assert len(world.receive("money", "billing", auto_renew=True)) == 1
+        await world.settle()
+        with monkeypatch.context() as patch:
+            patch.setattr(world.log, "stage", refused)
+            await world.later(9_000)
+        await world.later(2_000)
+        # Its term was over before there was space.
         assert bodies(world.receive("money", "billing")) == [b"a"]
 
     run(scenario)

@@ -234,3 +234,22 @@ def test_a_long_torn_tail_becomes_zeros_and_nothing_before_it_is_touched(tmp_pat
     mend_tail(OsFiles(), tmp_path, header, Ending(len(kept), 1, 0, len(torn)))
 
     assert path.read_bytes() == kept + bytes(len(torn))
+
+
+def test_a_name_that_came_back_over_a_recycled_file_is_no_segment_with_another_name() -> None:
+    world = World()
+    for n in range(60):
+        world.send(0, b"%02d" % n * 150)
+        world.commit()
+    world.checkpoint()
+    first, *_, last = world.log.segments()
+    disk = world.disk.killed()
+    recycled = disk.content(segment.path_of(DIRECTORY, first))
+    recycled[:] = disk.content(segment.path_of(DIRECTORY, last))
+
+    after = World(disk, world.checkpoints.copy())
+
+    assert after.messages(1, 0)[-1] == world.messages(1, 0)[-1]
+    assert [header.number for header in after.log.segments()] == [
+        header.number for header in world.log.segments()
+    ]
