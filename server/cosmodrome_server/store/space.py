@@ -27,8 +27,10 @@ _log = logging.getLogger(__name__)
 
 RESERVE_NAME = "reserve"
 _SPARE_PREFIX = "spare-"
-# A new log begins small: a full segment of zeros would take longer than the whole start.
-FIRST_SEGMENT_BYTES = 4 << 20
+# A new log begins small: its zeros are written and synced before it is ready.
+FIRST_SEGMENT_BYTES = 1 << 20
+# On a disk that is nearly full segments are not made smaller than this.
+_SMALLEST_BYTES = 4 << 20
 _ZERO_BYTES = 1 << 20
 # How much a segment that must hold more than planned grows at once: a part of a segment.
 _GROWTH_PARTS = 16
@@ -187,7 +189,7 @@ class Space:
                 return self._make(capacity)
             except OSError as error:
                 smaller = capacity // 2
-                if smaller < min(FIRST_SEGMENT_BYTES, self._segment_bytes):
+                if smaller < min(_SMALLEST_BYTES, self._segment_bytes):
                     _log.warning("no_space_for_segment bytes=%d error=%s", capacity, error)
                     return None
                 capacity = smaller

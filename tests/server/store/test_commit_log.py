@@ -233,3 +233,17 @@ def test_a_missing_reserve_is_made_as_soon_as_there_is_space() -> None:
 
     assert disk.names(DIRECTORY) == ["reserve", "spare-1"]
     space.close()
+
+
+def test_the_first_message_of_a_new_log_may_be_larger_than_its_first_segment() -> None:
+    world = World(options=LogOptions())
+    body = b"x" * (4 << 20)
+
+    world.send(0, body)
+    world.commit()
+    world.send(0, b"next")
+    world.commit()
+
+    again = world.killed()
+    assert again.log.read(1, 0, 0).body == body
+    assert again.log.read(1, 0, 1).body == b"next"
