@@ -184,9 +184,9 @@ def _new_message(
         raise IllegalMessageId("the message has no message_id")
     group, message_type = sent.message_group, sent.message_type
     converted = NewMessage(message_id, _NORMAL, tag, group, 0, 0, "", -1, encoded, b"", body)
-    is_unusual = message_type == _TRANSACTION or sent.WhichOneof("unusual") is not None
+    is_unusual = sent.WhichOneof("unusual") is not None
     system: AnyProperties = _read_again(encoded) if is_unusual else sent
-    if is_unusual or group or system.HasField("delivery_timestamp"):
+    if is_unusual or group or message_type == _TRANSACTION or system.HasField("delivery_timestamp"):
         _type(converted, system, rules, names, now_ms)
     if system.HasField("body_digest"):
         validate.check_digest(system.body_digest, body)
