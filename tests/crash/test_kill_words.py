@@ -174,7 +174,7 @@ async def kill_while_words_are_given(data: Path, kills: int, chance: random.Rand
                 await server.start()
             sending.set()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(60):
                     while not words.owed <= set(words.came):
                         words.news.clear()
                         await words.news.wait()

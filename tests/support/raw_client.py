@@ -23,12 +23,19 @@ SERVICES = (
 METHODS: Mapping[str, Method] = {m.name: m for service in SERVICES for m in methods(service)}
 OK, NOTHING = pb.OK, pb.MESSAGE_NOT_FOUND
 
+# A server that is killed again and again would be looked for every two minutes only.
+_OPTIONS = [
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+]
+
 
 class RawClient:
     """One client id on one channel."""
 
     def __init__(self, endpoint: str, client_id: str = "raw@1@1@test") -> None:
-        self._channel = grpc.aio.insecure_channel(endpoint)
+        self._channel = grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
         self.metadata: tuple[tuple[str, str], ...] = (
             ("x-mq-client-id", client_id),
             ("x-mq-language", "PYTHON"),
