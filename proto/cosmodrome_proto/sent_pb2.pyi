@@ -3,7 +3,8 @@
 isort:skip_file
 What a send holds, as the server reads it: the bytes of apache.rocketmq.v2.SendMessageRequest,
 described so that a usual message takes few looks. By the rules of protobuf both descriptions
-read the same bytes, and what this one does not name it keeps. Never sent by anybody.
+read the same bytes, and what this one does not name it keeps; only a topic or properties given
+twice are not merged. Never sent by anybody.
 """
 
 from cosmodrome_proto import definition_pb2 as _definition_pb2

@@ -25,6 +25,9 @@ _LITE, _PRIORITY, _TRANSACTION = MessageType.LITE, MessageType.PRIORITY, Message
 # From 1970 to the end of 9999, where protobuf's timestamps end.
 LONGEST_S = 253_402_300_799
 
+# Topics encoded in more than this are not remembered: they come from outside and name nothing.
+_REMEMBERED_BYTES = 1_024
+
 # Fields of SystemProperties that only the server may fill.
 _SERVER_FIELDS: tuple[
     Literal[
@@ -154,15 +157,21 @@ def topic_of(messages: Sequence[SentMessage], names: Names) -> str:
     return topic
 
 
-@lru_cache(maxsize=4096)
 def resource(encoded: bytes) -> tuple[str, str]:
     """The name and the namespace of an encoded `Resource`; few are named again and again.
 
     Raises:
         DecodeError
     """
+    return _remembered(encoded) if len(encoded) <= _REMEMBERED_BYTES else _resource(encoded)
+
+
+def _resource(encoded: bytes) -> tuple[str, str]:
     decoded = pb.Resource.FromString(encoded)
     return decoded.name, decoded.resource_namespace
+
+
+_remembered = lru_cache(maxsize=4096)(_resource)
 
 
 def _new_message(

@@ -10,7 +10,7 @@ from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import sent_pb2 as sent
 from cosmodrome_proto import service_pb2 as rpc
 from cosmodrome_server.config import load
-from cosmodrome_server.errors import MessageCorrupted
+from cosmodrome_server.errors import IllegalTopic, MessageCorrupted
 from cosmodrome_server.model.message import MessageType, NewMessage
 from cosmodrome_server.proxy import convert
 from cosmodrome_server.proxy.names import Names
@@ -155,3 +155,27 @@ def test_properties_that_cannot_be_read_are_refused(system: bytes) -> None:
 def test_a_topic_that_cannot_be_read_is_refused() -> None:
     with pytest.raises(DecodeError):
         convert.topic_of([sent.SentMessage(topic=b"\xff")], NAMES)
+
+
+def test_topics_too_long_to_be_any_are_not_remembered() -> None:
+    short, long = (pb.Resource(name="t" * n).SerializeToString() for n in (9, 100_000))
+    assert convert.resource(short) is convert.resource(short)
+    assert convert.resource(long) is not convert.resource(long)
+
+
+NAME, OTHER, NO_NAME, NAMESPACE = b"\x12\x01t", b"\x12\x01u", b"\x12\x00", b"\x0a\x01n"
+
+
+@given(st.lists(st.sampled_from([b"", NAME, OTHER, NO_NAME, NAMESPACE]), min_size=1, max_size=4))
+def test_access_is_asked_for_the_topic_that_is_written_to_or_nothing_is_written(
+    topics: list[bytes],
+) -> None:
+    """However often a topic is given, in whatever parts: protobuf merges them."""
+    message = b"".join(b"\x0a" + bytes((len(topic),)) + topic for topic in topics)
+    request = b"\x0a" + bytes((len(message),)) + message
+    asked = rpc.SendMessageRequest.FromString(request).messages[0].topic.name
+    try:
+        topic = convert.topic_of(sent.SentMessages.FromString(request).messages, NAMES)
+    except IllegalTopic:
+        return
+    assert topic == asked
