@@ -10,6 +10,7 @@ A child that cannot be had, or that dies, costs time only: the parent makes its 
 writes no files: only who owns the data directory may.
 """
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -61,7 +62,9 @@ class Beforehand:
         """Wait for it; None if the child died. To be called once."""
         with os.fdopen(self._reader, "rb") as pipe:
             chain, _, key = pipe.read().partition(_END_OF_CHAIN)
-        os.waitpid(self._pid, 0)
+        # A process may be born with SIGCHLD ignored: then the system has taken the child away.
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
         return (chain, key) if key else None
 
 
@@ -71,12 +74,12 @@ def begin(data: Path) -> Beforehand | None:
     None where there is no need, or no way. There is none once there are threads: in the child
     they are not, but the locks they hold are.
     """
-    is_needed = not all(file.exists() for file in files_in(data))
-    if not (is_needed and hasattr(os, "fork") and threading.active_count() == 1):
+    if not hasattr(os, "fork") or threading.active_count() > 1:
         return None
     try:
-        return Beforehand()
-    except OSError:  # no more processes: this one will do
+        is_needed = not all(file.exists() for file in files_in(data))
+        return Beforehand() if is_needed else None
+    except OSError:  # no look into the directory, which opening the log explains; no more processes
         return None
 
 

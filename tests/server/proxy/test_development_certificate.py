@@ -25,10 +25,13 @@ made.development_certificate(data, beforehand)
 print("cryptography" in sys.modules)
 """
 BROKEN = "made.make = lambda: 1 / 0"
+UNHEEDED = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)"
 
 
 @pytest.mark.parametrize(
-    ("fault", "made_here"), [("", "False"), (BROKEN, "True")], ids=["alive", "dead"]
+    ("fault", "made_here"),
+    [("", "False"), (BROKEN, "True"), (UNHEEDED, "False")],
+    ids=["alive", "dead", "children are reaped by the system"],
 )
 def test_a_child_makes_it_and_the_parent_does_if_the_child_cannot(
     tmp_path: Path, fault: str, made_here: str
@@ -47,6 +50,18 @@ def test_a_child_makes_it_and_the_parent_does_if_the_child_cannot(
 
 def test_a_directory_that_has_one_needs_no_child(tmp_path: Path) -> None:
     development_certificate.development_certificate(tmp_path)
+    assert development_certificate.begin(tmp_path) is None
+
+
+def test_a_directory_that_may_not_be_looked_into_is_not_begun_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start says so in its own words when it opens the log."""
+
+    def refused(_: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", refused)
     assert development_certificate.begin(tmp_path) is None
 
 
