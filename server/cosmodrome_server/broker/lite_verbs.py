@@ -69,10 +69,10 @@ class LiteVerbs(OperationVerbs):
         super().delete_topic(name)
 
     def _delete_lite(self, lite_id: int) -> None:
-        del self._parents[lite_id]
         state = self._shard.catalogue.topics_by_id[lite_id]
         record = self._shard.catalogue.plan_topic_deletion(state.topic.name, self._advance())
         self._put_catalogue(record)
+        del self._parents[lite_id]
         self._counters.forget_topic(state.topic.name)
 
     # Sending

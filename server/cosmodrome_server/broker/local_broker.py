@@ -103,11 +103,12 @@ class LocalBroker(LiteVerbs):
         )
 
     def _do_later(self) -> None:
-        super()._do_later()
+        # First: what follows may find no space, and this makes some.
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._retain_ms:
             self._retain_ms = now_ms + _RETAIN_EVERY_MS
-            self._log.retain(self._now(), self._shard.oldest_needed_position())
+            self._log.retain(self._now(), self.oldest_needed_position())
+        super()._do_later()
 
     def _next_deadline_ms(self) -> int:
         return min(super()._next_deadline_ms(), self._retain_ms)

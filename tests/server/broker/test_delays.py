@@ -2,11 +2,18 @@
 
 import asyncio
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from cosmodrome_server.broker.settings import BrokerSettings
-from cosmodrome_server.errors import BadRequest, MessageNotFound, OverloadedError, Unsupported
+from cosmodrome_server.errors import (
+    BadRequest,
+    MessageNotFound,
+    OverloadedError,
+    StoreFull,
+    Unsupported,
+)
 from cosmodrome_server.model.log import RecordKind
 from cosmodrome_server.model.message import Delivery, MessageType, NewMessage
 from cosmodrome_server.model.topic import Topic, TopicType
@@ -224,5 +231,33 @@ def test_messages_copied_to_their_bucket_come_although_retention_took_the_log(
         await world.later(3 * HOUR_MS)
         await until_idle(world)
         assert TimerBuckets(OsFiles(), tmp_path).hours() == []
+
+    run(scenario)
+
+
+def test_an_hour_that_ends_on_a_disk_without_any_space_does_not_hold_up_retention(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+
+    def refused(*_: object) -> NoReturn:
+        raise StoreFull("no space even for this: the test says so")
+
+    def retain(now_ms: int, floor_position: int) -> int:
+        looked.append(now_ms)
+        return 0
+
+    async def scenario(world: World) -> None:
+        (handle,) = await begin(world, 5_000)
+        world.broker.recall("later", handle)
+        await world.settle()
+        with monkeypatch.context() as patch:
+            patch.setattr(world.log, "stage", refused)
+            patch.setattr(world.log, "retain", retain)
+            await world.later(HOUR_MS)
+            looked.clear()
+            for _ in range(3):
+                await world.later(10_000)
+        assert len(looked) == 3
 
     run(scenario)

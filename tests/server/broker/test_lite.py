@@ -12,6 +12,7 @@ from cosmodrome_server.errors import (
     LiteSubscriptionQuotaExceeded,
     LiteTopicQuotaExceeded,
     ReadFailed,
+    StoreFull,
 )
 from cosmodrome_server.model import wire
 from cosmodrome_server.model.group import Group
@@ -329,6 +330,27 @@ def test_a_lite_topic_whose_index_cannot_be_read_is_not_taken_for_idle(
             await world.later(3_600_001)
         sync(world, "ann", "a", start=(LiteStart.MIN, 0))
         assert bodies(receive(world, "ann")) == [b"old"]
+
+    run(scenario)
+
+
+def test_on_a_disk_without_any_space_an_idle_lite_topic_is_deleted_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: object) -> NoReturn:
+        raise StoreFull("no space even for this: the test says so")
+
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a")
+        await world.send("chat", lite("a", b"old"))
+        with monkeypatch.context() as patch:
+            patch.setattr(world.log, "stage", refused)
+            await world.later(3_600_001)
+        sync(world, "ann", "a", start=(LiteStart.MIN, 0))
+        assert bodies(receive(world, "ann")) == [b"old"]
+        await world.later(10_000)
+        sync(world, "ann", "a", start=(LiteStart.MIN, 0))
+        assert receive(world, "ann") == []
 
     run(scenario)
 
