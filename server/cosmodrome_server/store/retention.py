@@ -138,6 +138,8 @@ class Retention:
             synced_lsn: The last frame that is on the disk.
         """
         floors = self._floors
+        if floors and floors[-1][0] == lsn:
+            floors.pop()  # Of one frame the last word counts, and an idle log has one for long.
         floors.append((lsn, floor_position))
         while len(floors) > 1 and floors[1][0] <= synced_lsn:
             floors.popleft()

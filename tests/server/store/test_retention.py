@@ -1,8 +1,10 @@
 from typing import NoReturn
 
+import msgspec
 import pytest
 
 from cosmodrome_server.errors import MessageNotFound
+from cosmodrome_server.store.group_commit import Durability
 from cosmodrome_server.store.message_reader import MessageReader
 from cosmodrome_server.store.platform import LogOptions
 from cosmodrome_server.store.retention import Limits, Stored, first_to_keep
@@ -187,3 +189,13 @@ def test_a_segment_whose_size_is_not_known_now_is_asked_again(
         patch.setattr(MessageReader, "file", refused)
         assert world.log.retain(1) == 0
     assert world.log.retain(1) > 0
+
+
+def test_a_log_that_nobody_syncs_or_writes_to_remembers_no_more_with_every_look() -> None:
+    world = World(options=msgspec.structs.replace(SMALL, durability=Durability(is_synced=False)))
+    for body in (b"synced with its segment", b"never synced"):
+        world.send(0, body)
+        world.commit()
+    for _ in range(50):
+        world.log.retain(1_000)
+    assert len(world.log._retention._floors) == 1
