@@ -145,7 +145,7 @@ class Counters:
 
     def forget_topic(self, name: str) -> None:
         """Drop what was counted of a topic that is deleted."""
-        self._drop(lambda key: name in {key, key[0]})
+        self._drop(lambda key: name == (key[0] if isinstance(key, tuple) else key))
 
     def forget_group(self, name: str) -> None:
         """Drop what was counted of a group that is deleted."""

@@ -157,6 +157,18 @@ async def test_series_are_bounded_and_what_there_is_once_is_always_there() -> No
     world.broker.abandon()
 
 
+async def test_what_was_counted_of_a_topic_outlives_one_named_by_its_first_letter() -> None:
+    world = World()
+    world.broker.create_topic(Topic("l", queues=1))
+    world.broker.create_topic(Topic("later", TopicType.DELAY, queues=1))
+    message = new_message(b"x", message_type=MessageType.DELAY)
+    message.delivery_timestamp_ms = START_MS + 3_600_000
+    await world.send("later", message)
+    world.broker.delete_topic("l")
+    assert world.broker.statistics().delayed == {"later": 1}
+    world.broker.abandon()
+
+
 async def test_what_was_counted_of_a_deleted_topic_or_group_goes_with_it() -> None:
     world = World()
     for topic in ("kept", "gone"):
