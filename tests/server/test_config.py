@@ -59,6 +59,9 @@ def test_a_file_that_is_missing_or_no_toml_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.toml").write_text("[")
     with pytest.raises(ConfigError, match="is not TOML"):
         load(tmp_path / "x.toml", environment={})
+    (tmp_path / "y.toml").write_bytes(b'[server]\nname = "\xff"')
+    with pytest.raises(ConfigError, match="is not TOML"):
+        load(tmp_path / "y.toml", environment={})
 
 
 def test_lists_and_tables_are_written_with_commas_outside_files() -> None:

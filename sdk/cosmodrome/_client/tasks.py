@@ -62,7 +62,9 @@ async def first_success(works: Iterable[Coroutine[Any, Any, None]], timeout_s: f
         async with asyncio.timeout(timeout_s):
             while pending:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                if any(task.exception() is None for task in done):
+                if None in [
+                    task.exception() for task in done
+                ]:  # asks each: asyncio logs the others
                     return
     except TimeoutError:
         return

@@ -29,6 +29,8 @@ Endpoint = Annotated[
     ),
 ]
 DEFAULT_ENDPOINT = "127.0.0.1:8081"
+# One answer may hold many messages, or a large one; gRPC would take 4 MiB.
+_OPTIONS = [("grpc.max_receive_message_length", -1)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON array, for scripts")]
 
 # What gRPC says when there is no connection, and what that means to whoever typed the command.
@@ -155,8 +157,8 @@ def _channel(endpoint: str) -> grpc.Channel:
                 roots = Path(authority).read_bytes()
             except OSError as error:
                 refuse(f"cannot read COSMODROME_CA={authority}: {error.strerror}")
-        return grpc.secure_channel(endpoint[8:], grpc.ssl_channel_credentials(roots))
-    return grpc.insecure_channel(endpoint.removeprefix("http://"))
+        return grpc.secure_channel(endpoint[8:], grpc.ssl_channel_credentials(roots), _OPTIONS)
+    return grpc.insecure_channel(endpoint.removeprefix("http://"), _OPTIONS)
 
 
 def _check(status: definition_pb2.Status) -> None:

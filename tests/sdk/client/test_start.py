@@ -1,6 +1,7 @@
 """A client that cannot start says why, and does not wait for what will not change."""
 
 import asyncio
+import gc
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -70,6 +71,13 @@ async def test_waiting_ends_with_the_first_success_or_the_last_failure(works: An
     await first_success(works(asyncio.Event()), 3600)
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == before
+
+
+async def test_failures_beside_a_success_are_nobodys_news(caplog: pytest.LogCaptureFixture) -> None:
+    failing = [_ends(None, ValueError()) for _ in range(20)]
+    await first_success([*failing[:10], _ends(None), *failing[10:]], 3600)
+    gc.collect()
+    assert not caplog.records
 
 
 async def test_waiting_ends_with_the_time() -> None:

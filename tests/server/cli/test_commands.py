@@ -80,6 +80,14 @@ def test_a_body_that_was_packed_is_shown_unpacked_and_one_that_is_no_text_as_bas
     assert second["body_base64"] == "/wA="
 
 
+def test_a_body_of_any_size_is_shown(cli: Cli, broker: TestBroker) -> None:
+    body = b"x" * (4 << 20)
+    with Producer(broker.endpoint, topics=["bodies"], compress_above=2 * len(body)) as producer:
+        large = producer.send(Message("bodies", body))
+    (shown,) = json.loads(cli("message", "show", "bodies", large.message_id, "--json"))
+    assert shown["body"] == body.decode()
+
+
 def test_a_delayed_message_is_sent_listed_and_recalled(cli: Cli) -> None:
     cli("topic", "create", "later", "--type", "delay")
     cli("message", "send", "later", "x", "--delay", "2h")
