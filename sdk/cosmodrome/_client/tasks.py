@@ -62,9 +62,8 @@ async def first_success(works: Iterable[Coroutine[Any, Any, None]], timeout_s: f
         async with asyncio.timeout(timeout_s):
             while pending:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                if None in [
-                    task.exception() for task in done
-                ]:  # asks each: asyncio logs the others
+                # Each is asked: asyncio logs those that nobody asks.
+                if None in [task.exception() for task in done]:
                     return
     except TimeoutError:
         return
