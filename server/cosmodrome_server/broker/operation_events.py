@@ -7,12 +7,14 @@
 
 Bodies are JSON arrays, so that an event costs a fraction of a message. The topics are read
 only for clients, and kept as long as any. Events are not promised: those that were open at
-a crash are lost, and beyond `OPEN_MAX` the oldest open one is closed as `unknown`.
+a crash are lost, those that find no room are left out, and beyond `OPEN_MAX` the oldest open
+one is closed as `unknown`.
 
 Switched on by events.deliveries and events.lag_s; off, the broker is a plain `LocalBroker`
 and nothing here runs.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +26,13 @@ from cosmodrome_server.clock import Clock
 from cosmodrome_server.core.catalogue import GroupState
 from cosmodrome_server.core.progress import Place, Progress
 from cosmodrome_server.core.records import Pop
-from cosmodrome_server.errors import InvalidReceiptHandle
+from cosmodrome_server.errors import (
+    CorruptFrame,
+    InvalidReceiptHandle,
+    OverloadedError,
+    ReadFailed,
+    StoreFull,
+)
 from cosmodrome_server.model import wire
 from cosmodrome_server.model.log import Log, MessageRecord, MessageState
 from cosmodrome_server.model.message import Delivery
@@ -192,7 +200,10 @@ class ObservedBroker(LocalBroker):
             group, topic = groups.get(group_id), topics.get(topic_id)
             if group is None or topic is None:
                 continue
-            lag = self.accumulation(group.group.name, topic.topic.name)
+            try:
+                lag = self.accumulation(group.group.name, topic.topic.name)
+            except (CorruptFrame, ReadFailed):
+                continue  # Nobody knows how old what it waits for is.
             found.append(
                 {
                     "sampled_ms": self._now(),
@@ -206,7 +217,12 @@ class ObservedBroker(LocalBroker):
         return found
 
     def _keep_event(self, topic: str, content: list[Any]) -> None:
-        """Store a message in a topic that clients cannot write to."""
+        """Keep what was not promised, if there is room: nothing else waits for it."""
+        with contextlib.suppress(OverloadedError, StoreFull):
+            self._put_messages([self._event_record(topic, content)])
+
+    def _event_record(self, topic: str, content: list[Any]) -> MessageRecord:
+        """The next message of a topic that clients cannot write to."""
         state = self._shard.catalogue.topics.get(topic)
         if state is None:
             created_ms = self._now()
@@ -216,7 +232,7 @@ class ObservedBroker(LocalBroker):
             state = self._shard.catalogue.topic(topic)
         offset = state.next_offsets[0]
         message_id = f"{topic}-{offset}".encode()
-        record = MessageRecord(
+        return MessageRecord(
             MessageState.VISIBLE,
             state.topic_id,
             queue_id=0,
@@ -228,7 +244,6 @@ class ObservedBroker(LocalBroker):
             user=b"",
             body=msgspec.json.encode(content),
         )
-        self._put_messages([record])
 
 
 def _identity(system: bytes) -> tuple[str, int]:
