@@ -92,7 +92,8 @@ def show(
         refuse(f"there is no consumer group {name}")
     if not as_json:
         order = "fifo" if state.group.fifo else "standard"
-        typer.echo(f"{name}: {order}, {state.group.max_attempts} attempts")
+        paused = ", paused" if state.group.paused else ""
+        typer.echo(f"{name}: {order}, {state.group.max_attempts} attempts{paused}")
     table(
         ("TOPIC", "READY", "IN FLIGHT", "OLDEST"),
         [(p.topic, p.ready, p.inflight, moment(p.oldest_unconsumed)) for p in state.progress],

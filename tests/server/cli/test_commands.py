@@ -55,6 +55,8 @@ def test_a_group_says_how_far_it_is_behind(cli: Cli) -> None:
     (told,) = json.loads(cli("group", "list", "--prefix", "late", "--json"))
     assert (told["group"], told["attempts"], told["in_flight"]) == ("late", 3, 0)
     assert cli("group", "show", "late").startswith("late: standard, 3 attempts\n")
+    cli("group", "create", "late", "--paused")
+    assert cli("group", "show", "late").partition("\n")[0].endswith(" attempts, paused")
     assert "there is no consumer group never" in cli("group", "show", "never", code=1)
 
 
