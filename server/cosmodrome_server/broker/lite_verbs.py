@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from cosmodrome_server.broker.operation_verbs import OperationVerbs
+from cosmodrome_server.clock import BelievedTime
 from cosmodrome_server.core.catalogue import GroupState, TopicState
 from cosmodrome_server.core.lite_subscription import (
     LiteSubscriptions,
@@ -44,6 +45,7 @@ class LiteVerbs(OperationVerbs):
     def _open_lite(self) -> None:
         self._lite = LiteSubscriptions(self._settings.lite_subscriptions_max)
         self._lite_turn = 0
+        self._believed = BelievedTime(self._clock)
         self._lite_sweep_ms = self._clock.monotonic_ms() + _SWEEP_EVERY_MS
         self._lite_swept = 0
         # Lite topic id → parent topic id, in the order they were created.
@@ -274,12 +276,15 @@ class LiteVerbs(OperationVerbs):
         some = list(islice(self._parents.items(), self._lite_swept, None))[:_SWEPT_PER_TURN]
         self._lite_swept += len(some)
         topics = self._shard.catalogue.topics_by_id
+        now_ms = self._believed.of(self._now())
         for lite_id, parent_id in some:
             allowed_ms = topics[parent_id].topic.lite_expiration_ms
-            if allowed_ms and self._idle_ms(topics[lite_id]) >= max(allowed_ms, _EXPIRATION_MIN_MS):
+            if not allowed_ms:
+                continue
+            if self._idle_ms(topics[lite_id], now_ms) >= max(allowed_ms, _EXPIRATION_MIN_MS):
                 self._delete_lite(lite_id)
 
-    def _idle_ms(self, state: TopicState) -> int:
+    def _idle_ms(self, state: TopicState, now_ms: int) -> int:
         # Not its visible end: a message may be on its way to the disk.
         end = state.next_offsets[0]
         last_ms = state.topic.created_ms
@@ -288,7 +293,7 @@ class LiteVerbs(OperationVerbs):
                 last_ms = self._log.timestamp(state.topic_id, 0, end - 1)
         except (CorruptFrame, ReadFailed):
             return 0  # Nobody knows: not now.
-        return self._now() - last_ms
+        return now_ms - last_ms
 
     def _next_deadline_ms(self) -> int:
         first = super()._next_deadline_ms()

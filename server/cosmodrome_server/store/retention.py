@@ -13,45 +13,13 @@ from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
-from cosmodrome_server.clock import Clock
+from cosmodrome_server.clock import BelievedTime, Clock
 from cosmodrome_server.store import key_index, sealed_index
 from cosmodrome_server.store.consume_queue import ConsumeQueues
 from cosmodrome_server.store.message_reader import MessageReader
 from cosmodrome_server.store.segment import Segment, SegmentHeader, path_of, segment_of
 
 _log = logging.getLogger(__name__)
-
-# How far a wall clock may get ahead of the time that passed before it is doubted, and for how long
-# it must stay there to be believed all the same.
-_JUMP_MS = 3_600_000
-_DOUBTED_MS = 3_600_000
-
-
-class BelievedTime:
-    """The log's time for what cannot be taken back: a clock that jumps ahead is doubted first.
-
-    A wall clock that is 40 days ahead for some minutes must not cost all that is stored. One that
-    stays there was behind before.
-
-    Args:
-        clock: Both clocks.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._base_ms = clock.now_ms() - clock.monotonic_ms()
-        self._ahead_since_ms: int | None = None
-
-    def of(self, now_ms: int) -> int:
-        """The log's time `now_ms`, or less."""
-        run_ms, wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
-        if wall_ms <= self._base_ms + run_ms + _JUMP_MS:
-            self._ahead_since_ms = None
-        elif self._ahead_since_ms is None:
-            self._ahead_since_ms = run_ms
-        elif run_ms - self._ahead_since_ms >= _DOUBTED_MS:
-            self._base_ms, self._ahead_since_ms = wall_ms - run_ms, None
-        return min(now_ms, self._base_ms + run_ms + _JUMP_MS)
 
 
 class Stored(NamedTuple):

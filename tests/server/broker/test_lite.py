@@ -300,6 +300,33 @@ def test_an_idle_lite_topic_is_deleted_and_comes_back_with_the_next_message() ->
     run(scenario)
 
 
+def test_a_clock_that_jumps_ahead_for_a_while_costs_no_lite_topic() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a")
+        await world.send("chat", lite("a", b"kept"))
+        world.clocks.wall_ms += 40 * 24 * 3_600_000
+        await world.later(10_000)
+        world.clocks.wall_ms -= 40 * 24 * 3_600_000
+        await world.later(10_000)
+        assert bodies(receive(world, "ann")) == [b"kept"]
+
+    run(scenario)
+
+
+def test_a_lite_topic_that_is_idle_by_a_clock_that_stays_ahead_is_deleted() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a")
+        await world.send("chat", lite("a", b"old"))
+        world.clocks.wall_ms += 40 * 24 * 3_600_000
+        await world.later(10_000)
+        await world.later(3_600_000)
+        await world.later(10_000)
+        sync(world, "ann", "a", start=(LiteStart.MIN, 0))
+        assert receive(world, "ann") == []
+
+    run(scenario)
+
+
 def test_a_message_on_its_way_to_the_disk_keeps_an_idle_lite_topic() -> None:
     async def scenario(world: World, events: Events) -> None:
         sync(world, "ann", "a")
