@@ -15,7 +15,7 @@ from cosmodrome_server.broker.group_commit import GroupCommit
 from cosmodrome_server.broker.interface import ReplySink
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.broker.statistics import Counters
-from cosmodrome_server.clock import Clock
+from cosmodrome_server.clock import BelievedTime, Clock
 from cosmodrome_server.core.catalogue import CatalogueRecord
 from cosmodrome_server.core.machine import NEVER_MS
 from cosmodrome_server.core.records import ConsumptionRecord
@@ -52,6 +52,7 @@ class Engine:
         self._shard = Shard(log, settings.transactions)
         self._counters = Counters()
         self._last_ms = 0
+        self._believed = BelievedTime(clock)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = NEVER_MS
         self._is_closed = False

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from cosmodrome_server.broker.operation_verbs import OperationVerbs
-from cosmodrome_server.clock import BelievedTime
 from cosmodrome_server.core.catalogue import GroupState, TopicState
 from cosmodrome_server.core.lite_subscription import (
     LiteSubscriptions,
@@ -45,7 +44,6 @@ class LiteVerbs(OperationVerbs):
     def _open_lite(self) -> None:
         self._lite = LiteSubscriptions(self._settings.lite_subscriptions_max)
         self._lite_turn = 0
-        self._believed = BelievedTime(self._clock)
         self._lite_sweep_ms = self._clock.monotonic_ms() + _SWEEP_EVERY_MS
         self._lite_swept = 0
         # Lite topic id → parent topic id, in the order they were created.

@@ -82,7 +82,8 @@ class TransactionVerbs(OffsetVerbs):
             if not self._is_asked(half) or not self._touch(RecordKind.TRANSACTION_CHECK, half):
                 transactions.postpone(half, now_ms)
         for half in to_drop:
-            if not self._touch(RecordKind.EXPIRE, half):
+            is_over = transactions.has_expired(half, self._believed.of(now_ms))
+            if not is_over or not self._touch(RecordKind.EXPIRE, half):
                 transactions.postpone(half, now_ms)
         if len(to_ask) + len(to_drop) == _CHECKED_PER_TURN:
             self._commit.touch()

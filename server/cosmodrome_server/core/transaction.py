@@ -169,6 +169,10 @@ class Transactions:
         """Whether nobody is asked about it any more."""
         return half.checks >= self._rules.checks_max
 
+    def has_expired(self, half: HalfMessage, now_ms: int) -> bool:
+        """Whether its producer's word comes too late."""
+        return half.stored_ms + self._rules.expire_ms <= now_ms
+
     def oldest_position(self) -> int | None:
         """Where the first open half message lies: retention must leave it. None for none."""
         return min((half.position for half in self._open.values()), default=None)
@@ -196,7 +200,7 @@ class Transactions:
     def take_due(self, now_ms: int, count_max: int) -> tuple[list[HalfMessage], list[HalfMessage]]:
         """Take what is due out of the schedule: (to be asked about, to be dropped).
 
-        What is asked about comes back by `asked` or `postpone`.
+        What then is no record of being asked about, or dropped, comes back by `postpone`.
         """
         to_ask: list[HalfMessage] = []
         to_drop: list[HalfMessage] = []
@@ -206,14 +210,14 @@ class Transactions:
             half = self._open.get(key)
             if half is None or half.position != position:
                 continue
-            if half.stored_ms + self._rules.expire_ms <= now_ms:
+            if self.has_expired(half, now_ms):
                 to_drop.append(half)
             else:
                 to_ask.append(half)
         return to_ask, to_drop
 
     def postpone(self, half: HalfMessage, now_ms: int) -> None:
-        """Nobody could be asked: look again after the interval."""
+        """Nobody could be asked, or it cannot be dropped now: look again after the interval."""
         self._watch(half, now_ms + self._rules.check_interval_ms)
 
     def next_deadline_ms(self) -> int:

@@ -198,6 +198,30 @@ def test_a_renewal_that_finds_no_space_stops_nobody(
     run(scenario)
 
 
+def test_a_clock_that_jumps_ahead_for_a_while_drops_no_half_message(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world, "a")
+        world.clocks.wall_ms += 40 * 24 * 3_600_000
+        await world.later(7_000)
+        world.clocks.wall_ms -= 40 * 24 * 3_600_000
+        await world.later(60_000)
+        end(world, "a", commit=True)
+        assert bodies(world.receive("money", "billing")) == [b"a"]
+
+    run(scenario)
+
+
+def test_what_has_expired_by_a_clock_that_stays_ahead_is_dropped(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world, "a")
+        world.clocks.wall_ms += 40 * 24 * 3_600_000
+        for _ in range(3):
+            await world.later(3_600_000)
+        assert world.broker.transactions("", 9) == []
+
+    run(scenario)
+
+
 def test_there_is_a_bound_of_open_transactions() -> None:
     async def main() -> None:
         world = World(BrokerSettings(transactions_max=1))
