@@ -1,5 +1,6 @@
 """The verbs that end or extend deliveries, and what time does to them."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
@@ -222,7 +223,9 @@ class SettleVerbs(SendVerbs):
     # Later
 
     def _do_later(self) -> None:
-        self._renew()
+        # What finds no space for a renewal ends in its time; who waits is answered nevertheless.
+        with contextlib.suppress(StoreFull):
+            self._renew()
         self._bury_exhausted()
         super()._do_later()
 

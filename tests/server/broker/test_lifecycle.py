@@ -1,6 +1,7 @@
 """Checkpoints, bounds, renewal and stopping."""
 
 import asyncio
+from typing import NoReturn
 
 import pytest
 
@@ -152,6 +153,26 @@ def test_a_full_store_refuses_messages_and_keeps_exhausted_ones_for_later(run: R
         world.log.is_full = False
         await world.later(1_000)
         assert bodies(world.receive("%DLQ%billing", "billing")) == [b"b"]
+
+    run(scenario)
+
+
+def test_who_waits_is_answered_in_time_when_renewals_find_no_space(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> NoReturn:
+        raise StoreFull("no space even for this: the test says so")
+
+    async def scenario(world: World) -> None:
+        await world.send("orders", new_message(b"a"))
+        assert len(world.receive("orders", "billing", auto_renew=True, invisible_ms=20_001)) == 1
+        given: list[list[bytes]] = []
+        world.broker.wait(waiter(world, given))
+        await world.settle()
+        with monkeypatch.context() as patch:
+            patch.setattr(world.log, "stage", refused)
+            await world.later(20_000)
+            assert given == [[]]
 
     run(scenario)
 
