@@ -34,6 +34,9 @@ from cosmodrome_server.model.topic import LITE_PREFIX, Topic, TopicType
 
 _SWEEP_EVERY_MS = 10_000
 _SWEPT_PER_TURN = 2_000
+# Deleting one looks through all queues and groups: more than these wait for a turn of their own.
+_DELETED_PER_TURN = 50
+_DELETE_MORE_MS = 50
 # An idle lite topic lives at least so long, whatever its parent says.
 _EXPIRATION_MIN_MS = 900_000
 
@@ -272,15 +275,20 @@ class LiteVerbs(OperationVerbs):
         if self._lite_swept >= len(self._parents):
             self._lite_swept = 0
         some = list(islice(self._parents.items(), self._lite_swept, None))[:_SWEPT_PER_TURN]
-        self._lite_swept += len(some)
         topics = self._shard.catalogue.topics_by_id
         now_ms = self._believed.of(self._now())
+        deleted = 0
         for lite_id, parent_id in some:
             allowed_ms = topics[parent_id].topic.lite_expiration_ms
-            if not allowed_ms:
+            lives_ms = max(allowed_ms, _EXPIRATION_MIN_MS)
+            if not allowed_ms or self._idle_ms(topics[lite_id], now_ms) < lives_ms:
+                self._lite_swept += 1
                 continue
-            if self._idle_ms(topics[lite_id], now_ms) >= max(allowed_ms, _EXPIRATION_MIN_MS):
-                self._delete_lite(lite_id)
+            self._delete_lite(lite_id)
+            deleted += 1
+            if deleted == _DELETED_PER_TURN:
+                self._lite_sweep_ms = self._clock.monotonic_ms() + _DELETE_MORE_MS
+                return
 
     def _idle_ms(self, state: TopicState, now_ms: int) -> int:
         # Not its visible end: a message may be on its way to the disk.

@@ -217,11 +217,15 @@ class ConsumeQueues:
 
     def drop(self, topic_id: int) -> None:
         """Forget the queues of a topic."""
+        first, end = key_of(topic_id, 0), key_of(topic_id + 1, 0)
+        low, high = bisect_left(self._idle_keys, first), bisect_left(self._idle_keys, end)
+        touched = [key for key in self._queues if first <= key < end]
         # A checkpoint must forget them too.
-        self._dropped += [key for key in self.ends() if key >> 32 == topic_id]
-        for key in [key for key in self._queues if key >> 32 == topic_id]:
+        self._dropped += {*self._idle_keys[low:high], *touched}
+        for key in touched:
             del self._queues[key]
-        self._set_idle({key: end for key, end in self._idle() if key >> 32 != topic_id})
+        for column in (self._idle_keys, self._idle_ends, self._idle_firsts):
+            del column[low:high]
         self._runs.clear()
 
     def _idle(self) -> Iterable[tuple[int, int]]:

@@ -42,9 +42,11 @@ class Events:
         pass
 
 
-def run(scenario: Callable[[World, Events], Awaitable[None]], **attributes: str) -> None:
+def run(
+    scenario: Callable[[World, Events], Awaitable[None]], *, topics_max: int = 3, **attributes: str
+) -> None:
     async def main() -> None:
-        world = World(BrokerSettings(lite_topics_max=3, lite_subscriptions_max=5))
+        world = World(BrokerSettings(lite_topics_max=topics_max, lite_subscriptions_max=5))
         events = Events()
         world.broker.listen(events)
         named = {name.replace("_", "."): value for name, value in attributes.items()}
@@ -298,6 +300,19 @@ def test_an_idle_lite_topic_is_deleted_and_comes_back_with_the_next_message() ->
         assert world.broker.topics() == []
 
     run(scenario)
+
+
+def test_many_idle_lite_topics_are_deleted_a_few_at_a_time() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        for number in range(120):
+            await world.send("chat", lite(f"{number}", b"old"))
+        left = []
+        for wait_ms in (3_600_000, 50, 50, 50):
+            await world.later(wait_ms)
+            left.append(world.broker.statistics().topics)
+        assert left == [71, 21, 1, 1]
+
+    run(scenario, topics_max=120)
 
 
 def test_a_clock_that_jumps_ahead_for_a_while_costs_no_lite_topic() -> None:

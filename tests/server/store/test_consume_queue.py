@@ -130,8 +130,10 @@ def test_a_deleted_topic_takes_its_queues_with_it() -> None:
     queues.seal(SegmentHeader(1, 5, 0, 0), 0)
     queues.index(1, 1, 0, (80, 1, 10))
 
+    queues.take_new()
     queues.drop(1)
 
+    assert sorted(entries.key for entries in queues.take_new()) == [key_of(1, 0), key_of(1, 1)]
     assert queues.max_offset(1, 0) == queues.max_offset(1, 1) == 0
     assert queues.max_offset(2, 0) == 1
     assert queues.ends() == {key_of(2, 0): 1}
