@@ -228,9 +228,6 @@ class ConsumeQueues:
             del column[low:high]
         self._runs.clear()
 
-    def _idle(self) -> Iterable[tuple[int, int]]:
-        return zip(self._idle_keys, self._idle_ends, strict=True)
-
     # Reading
 
     def max_offset(self, topic_id: int, queue_id: int) -> int:
@@ -472,7 +469,7 @@ class ConsumeQueues:
 
     def ends(self) -> dict[int, int]:
         """The next offset of every queue."""
-        ends = dict(self._idle())
+        ends = dict(zip(self._idle_keys, self._idle_ends, strict=True))
         ends.update((key, queue.next_offset) for key, queue in self._queues.items())
         return ends
 
@@ -501,4 +498,4 @@ class ConsumeQueues:
         """Retention took the segments before `number`."""
         self._sealed = [sealed for sealed in self._sealed if sealed.segment.number >= number]
         self._runs.clear()
-        self._set_idle(dict(self._idle()))
+        self._idle_firsts = array("q", [_NOT_LOOKED_FOR]) * len(self._idle_keys)
