@@ -437,8 +437,7 @@ class ConsumeQueues:
         last_ms = max((run.time(run.end - 1) for run in memory.values()), default=ended_ms)
         last_ms = max(last_ms, self._sealed[-1].last_ms if self._sealed else 0)
         oldest = min(self._oldest_foreign, self._active_base)
-        sealed = SealedEntries(segment, last_ms, oldest, memory)
-        self._sealed.append(sealed)
+        self._sealed.append(sealed := SealedEntries(segment, last_ms, oldest, memory))
         # The next checkpoint must know where a queue ends, though not its entries.
         unsaved = [key for key, queue in self._queues.items() if queue.saved < queue.next_offset]
         self._set_idle(self.ends())
@@ -476,7 +475,7 @@ class ConsumeQueues:
     def take_new(self) -> list[NewEntries]:
         """What a checkpoint must save; taking it marks it saved."""
         found = [NewEntries(key, 0, 0, b"") for key in self._dropped]
-        self._dropped = []
+        self._dropped.clear()
         for key, queue in self._queues.items():
             if queue.saved < queue.next_offset:
                 base = max(queue.saved, queue.base)
