@@ -1,6 +1,6 @@
 """The done set against a plain set."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cosmodrome_server.core.done_set import CHUNK_BITS, DoneSet
@@ -14,6 +14,7 @@ STEPS = st.one_of(
 
 
 @given(st.integers(0, CHUNK_BITS + 3), st.lists(STEPS, max_size=30))
+@example(0, [("one", 5, 0), ("range", 0, 2 * CHUNK_BITS)])  # The floor passes a chunk whole.
 def test_it_holds_what_was_added_and_its_floor_is_the_first_hole(
     floor: int, steps: list[tuple[str, int, int]]
 ) -> None:
