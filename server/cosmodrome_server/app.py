@@ -44,7 +44,7 @@ from cosmodrome_server.proxy.security.guard import Guard
 from cosmodrome_server.proxy.service import Rpc
 from cosmodrome_server.proxy.sessions import Sessions
 from cosmodrome_server.proxy.tls import Certificates
-from cosmodrome_server.settings_again import on_hangup
+from cosmodrome_server.reload import on_hangup
 from cosmodrome_server.store import opening, origin, timer_bucket
 from cosmodrome_server.store.commit_log import CommitLog
 from cosmodrome_server.store.figures import StoreFigures, figures_of

@@ -9,12 +9,9 @@ from tests.support.faulty_files import Crash, FaultyFiles
 from tests.support.log_world import DIRECTORY, INTERVAL, SMALL, State, World
 
 
-def run_until_crash(random: Random, steps: int) -> tuple[World, dict[int, State]]:
-    """A world that stopped in the middle of an operation, and its state after each frame."""
-    states: dict[int, State] = {}
-    world = World()
-    states[world.log.open_lsn - 1] = world.state()
-    left = random.randint(1, 12 * steps)
+def crash_at(world: World, operation: int) -> None:
+    """Have the process end in the middle of its n-th operation of the disk from now."""
+    left = operation
 
     def count(_: str) -> None:
         nonlocal left
@@ -23,6 +20,14 @@ def run_until_crash(random: Random, steps: int) -> tuple[World, dict[int, State]
             raise Crash
 
     world.disk.on_operation = count
+
+
+def run_until_crash(random: Random, steps: int) -> tuple[World, dict[int, State]]:
+    """A world that stopped in the middle of an operation, and its state after each frame."""
+    states: dict[int, State] = {}
+    world = World()
+    states[world.log.open_lsn - 1] = world.state()
+    crash_at(world, random.randint(1, 12 * steps))
     try:
         for _ in range(steps):
             lsn = world.random_step(random)
@@ -132,15 +137,7 @@ def recycle_until_crash(random: Random, steps: int) -> tuple[World, dict[int, ob
     """As `run_until_crash`, with retention; the counters after each frame."""
     world = World(options=RETAINED)
     counters: dict[int, object] = {}
-    left = random.randint(1, 14 * steps)
-
-    def count(_: str) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            raise Crash
-
-    world.disk.on_operation = count
+    crash_at(world, random.randint(1, 14 * steps))
     try:
         for _ in range(steps):
             lsn = world.random_step(random)
