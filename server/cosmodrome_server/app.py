@@ -44,7 +44,7 @@ from cosmodrome_server.proxy.security.guard import Guard
 from cosmodrome_server.proxy.service import Rpc
 from cosmodrome_server.proxy.sessions import Sessions
 from cosmodrome_server.proxy.tls import Certificates
-from cosmodrome_server.reload import on_hangup
+from cosmodrome_server.reload import on_hangup, remember_hangup
 from cosmodrome_server.store import opening, origin, timer_bucket
 from cosmodrome_server.store.commit_log import CommitLog
 from cosmodrome_server.store.figures import StoreFigures, figures_of
@@ -395,6 +395,7 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         with contextlib.suppress(NotImplementedError):
             loop.add_signal_handler(number, stop.set)
+    hangup = remember_hangup(loop, read_again)
     try:
         clock = SystemClock()
         log = open_log(config, clock)
@@ -407,7 +408,7 @@ async def serve(
             words = f"cannot use {error.filename}: {error.strerror}"
         sys.stderr.write(f"cosmodrome: {words}\n")
         return 2
-    on_hangup(loop, app.context, read_again, stop)
+    on_hangup(loop, app.context, read_again, stop, hangup)
     for line in greeting(app):
         say(line)
     if not gc.isenabled():

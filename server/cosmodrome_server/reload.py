@@ -22,17 +22,30 @@ _log = logging.getLogger(__name__)
 _STDIN = 0
 
 
+def remember_hangup(
+    loop: asyncio.AbstractEventLoop, read_again: Callable[[], Config] | None
+) -> asyncio.Event:
+    """Have a SIGHUP that comes during the start wait for `on_hangup`, not end the process."""
+    asked = asyncio.Event()
+    if read_again is not None and not os.isatty(_STDIN):
+        loop.add_signal_handler(signal.SIGHUP, asked.set)
+    return asked
+
+
 def on_hangup(
     loop: asyncio.AbstractEventLoop,
     context: Context,
     read_again: Callable[[], Config] | None,
     stop: asyncio.Event,
+    asked: asyncio.Event,
 ) -> None:
     """Say what SIGHUP does from now on; nothing new where settings cannot be read again."""
     if os.isatty(_STDIN):
         loop.add_signal_handler(signal.SIGHUP, stop.set)
     elif read_again is not None:
         loop.add_signal_handler(signal.SIGHUP, take_up, context, read_again)
+        if asked.is_set():
+            take_up(context, read_again)
 
 
 def take_up(context: Context, read_again: Callable[[], Config]) -> None:

@@ -1,5 +1,6 @@
 """SIGHUP: what is taken up at once, what is named for the next start, what changes nothing."""
 
+import asyncio
 import logging
 import os
 import pty
@@ -61,6 +62,28 @@ def test_settings_that_do_not_fit_change_nothing(caplog: pytest.LogCaptureFixtur
         assert (await world.send(message())).status.code == pb.TOO_MANY_REQUESTS
 
     run(scenario, flow__topic_sends_per_s="1")
+
+
+def test_a_reload_during_the_start_is_done_after_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        loop = asyncio.get_running_loop()
+
+        def read() -> Config:
+            return settings(server__log_level="debug")
+
+        asked = reload.remember_hangup(loop, read)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asked.wait()
+        reload.on_hangup(loop, world.context, read, asyncio.Event(), asked)
+        loop.remove_signal_handler(signal.SIGHUP)
+        assert logging.getLogger().level == logging.DEBUG
+
+    (tmp_path / "stdin").touch()
+    with (tmp_path / "stdin").open() as stdin:
+        monkeypatch.setattr(reload, "_STDIN", stdin.fileno())
+        run(scenario)
 
 
 def serving(tmp_path: Path, stdin: int) -> "subprocess.Popen[str]":
