@@ -8,10 +8,12 @@ class InlineWorker:
 
     Attributes:
         holding: Jobs are kept until `release`.
+        interval_s: How often the idle job is due; 0 for never.
     """
 
     def __init__(self) -> None:
         self.holding = False
+        self.interval_s = 0.0
         self._held: list[Job] = []
         self._idle_job: Job = lambda: None
 
@@ -29,6 +31,7 @@ class InlineWorker:
     def every(self, interval_s: float, job: Job) -> None:
         """See `Worker`."""
         assert interval_s > 0
+        self.interval_s = interval_s
         self._idle_job = job
 
     def tick(self) -> None:

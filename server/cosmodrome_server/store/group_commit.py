@@ -16,6 +16,9 @@ thing this writer does; it is never tried again, and no frame after it is ever d
     sync         on the disk                nothing                 nothing
     interval:N   in the kernel              nothing                 up to N ms
     os           in the kernel              nothing                 what the kernel holds (~30 s)
+
+With `interval` the oldest frame that is not synced decides, not the last sync: it is looked for
+four times an interval, and synced for when three quarters of one are over.
 """
 
 import contextlib
@@ -41,6 +44,8 @@ _JOIN_PART_BYTES_MAX = 11 * 1024
 # What a frame may be to be written on the loop: a send and the receive that waited for it.
 _SMALL_FRAME_BYTES = 16 * 1024
 _SMALL_FRAME_RECORDS = 4
+# Looks at the age of the oldest unsynced frame in each interval; a sync is due one before the end.
+_LOOKS_PER_INTERVAL = 4
 
 
 class Durability(msgspec.Struct, frozen=True):
@@ -112,13 +117,14 @@ class FrameWriter:
         self._on_failed: Callable[[Exception], None] = lambda _: None
         self._frame: Frame | None = None
         self._written: Segment | None = None
-        self._synced_at_ms = clock.monotonic_ms()
+        # No frame that is not on the disk was written before this.
+        self._unsynced_since_ms = 0
         self._after: list[tuple[int, Callable[[], None]]] = []
         self.failure: Exception | None = None
         self.durable_lsn = 0
         self.synced_lsn = 0
         if durability.interval_ms:
-            worker.every(durability.interval_ms / 1_000, self._sync_when_due)
+            worker.every(durability.interval_ms / _LOOKS_PER_INTERVAL / 1_000, self._sync_when_due)
 
     @property
     def is_free(self) -> bool:
@@ -171,7 +177,7 @@ class FrameWriter:
         """
         # In this order: frames up to `lsn` are in the segment read after it, or in an earlier
         # one, which was synced when it ended.
-        lsn = self.durable_lsn
+        lsn, began_ms = self.durable_lsn, self._clock.monotonic_ms()
         segment = self._written
         if segment is None or lsn <= self.synced_lsn:
             return
@@ -184,7 +190,7 @@ class FrameWriter:
             self._fail(error)
             raise
         self.synced_lsn = max(self.synced_lsn, lsn)
-        self._synced_at_ms = self._clock.monotonic_ms()
+        self._unsynced_since_ms = began_ms
 
     # On the writer's thread; `_write` perhaps on the loop's
 
@@ -198,6 +204,8 @@ class FrameWriter:
         except Exception as error:  # a supervisor: after a bug here nobody knows either
             self._fail(error)
             return
+        if self._durability.interval_ms and self.synced_lsn >= self.durable_lsn:
+            self._unsynced_since_ms = self._clock.monotonic_ms()
         self.durable_lsn = frame.lsn
         # Free before anybody hears of it, so that whoever acts on it can commit at once.
         self._frame = None
@@ -249,8 +257,12 @@ class FrameWriter:
         self._files.sync_directory(self._directory)
 
     def _is_sync_due(self) -> bool:
+        if self.synced_lsn >= self.durable_lsn:
+            return False
         interval_ms = self._durability.interval_ms
-        return bool(interval_ms) and self._clock.monotonic_ms() - self._synced_at_ms >= interval_ms
+        age_ms = self._clock.monotonic_ms() - self._unsynced_since_ms
+        due = _LOOKS_PER_INTERVAL - 1
+        return bool(interval_ms) and age_ms * _LOOKS_PER_INTERVAL >= interval_ms * due
 
     def _sync_when_due(self) -> None:
         if self._is_sync_due():

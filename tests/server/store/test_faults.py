@@ -1,6 +1,7 @@
 """What the log does when the disk does not do its part."""
 
 import contextlib
+from itertools import cycle
 from random import Random
 
 import msgspec
@@ -76,6 +77,31 @@ def test_interval_syncs_once_per_interval_and_not_per_frame() -> None:
     world.send(0, b"more")
     world.commit()
     assert world.disk.syncs == syncs + 1
+
+
+@pytest.mark.parametrize("gaps_ms", [(1, 48), (48, 1), (49,), (51,), (12, 13), (300, 2, 46)])
+@pytest.mark.parametrize("wakes_thread", [True, False])
+def test_with_interval_no_frame_waits_longer_than_that(
+    gaps_ms: tuple[int, ...], *, wakes_thread: bool
+) -> None:
+    world = World(options=INTERVAL)
+    idle_ms, gaps = 0, cycle(gaps_ms)
+    next_ms, written = world.clock.time_ms, {}
+    for _ in range(1_000):
+        world.clock.time_ms += 1
+        idle_ms += 1
+        if world.clock.time_ms >= next_ms:
+            world.send(0, b"in the kernel")
+            written[world.commit()] = world.clock.time_ms
+            next_ms += next(gaps)
+            # A small frame is written on the loop; the thread sleeps on.
+            idle_ms = 0 if wakes_thread else idle_ms
+        if idle_ms >= world.writer.interval_s * 1_000:
+            world.writer.tick()
+            idle_ms = 0
+        for lsn, written_ms in written.items():
+            waits_ms = world.clock.time_ms - written_ms
+            assert waits_ms <= 50 or lsn <= world.log.synced_lsn, f"frame {lsn} waits {waits_ms} ms"
 
 
 def test_a_sync_that_fails_while_a_checkpoint_is_saved_stops_the_log() -> None:
