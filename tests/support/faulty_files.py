@@ -1,12 +1,15 @@
 """A disk in memory that forgets what was not synced, tears writes, fills up and fails.
 
-Every write is pending until its file is synced, every new name until its directory is. A power
-cut keeps what was synced and, of what was pending, what a random generator says: for each write
-all, nothing, or any of its sectors; of the names of a directory any first few changes.
+Every write is pending until its file is synced, every change of a name until its directory is. A
+power cut keeps what was synced and, of what was pending, what a random generator says: for each
+write all, nothing, or any of its sectors, perhaps after a first few that were written back in their
+order; of the names of a directory any first few changes. A kill takes nothing, and makes nothing
+safe either: what was pending still is, for the next process and for a power cut after it.
 
     disk = FaultyFiles()
     …                                   the code under test runs on it
     after = disk.power_cut(random)      the disk as the next start finds it
+    after = disk.killed()               … if only the process ended
 
 Faults: `fail_sync_after`, `fail_write_after` (EIO, once and for ever after), `bytes_max`
 (ENOSPC), `unreadable` (EIO on reads of a range). `on_operation` is called before every
@@ -16,6 +19,7 @@ operation that changes the disk; it may raise `Crash` to stop the world right th
 import errno
 from bisect import insort
 from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
 from random import Random
 
@@ -23,6 +27,10 @@ from cosmodrome_server.errors import StoreLocked
 from cosmodrome_server.store.files import File
 
 SECTOR_BYTES = 512
+# Writes of one file that wait for a sync, where every frame is synced.
+_FEW = 4
+# What names stand for from now on, after one change; None for nothing.
+_NameChange = dict[Path, "_Inode | None"]
 
 
 class Crash(BaseException):
@@ -32,7 +40,7 @@ class Crash(BaseException):
 class _Inode:
     """The bytes of a file: as seen, as synced, and the writes between.
 
-    Both are one object, which the disks after a kill share, until something changes them.
+    Both are one object, which the disks after a crash share, until something changes them.
     """
 
     __slots__ = ("allocated", "data", "pending", "synced")
@@ -50,7 +58,13 @@ class _Inode:
 
     def copy(self) -> "_Inode":
         """The file as the next process finds it when only this one dies."""
-        return _Inode(self.data if self.synced is self.data else bytearray(self.data))
+        if self.synced is self.data:
+            return _Inode(self.data)
+        copy = _Inode(bytearray(self.data))
+        if self.pending or len(self.synced) < len(self.data):
+            copy.synced = bytearray(self.synced)
+            copy.pending = list(self.pending)
+        return copy
 
     def write(self, position: int, data: bytes) -> None:
         self.own()
@@ -70,7 +84,11 @@ class _Inode:
         if self.synced is self.data:
             return _Inode(self.data)
         kept = bytearray(self.synced)
-        for position, data in self.pending:
+        # What nobody syncs for long the kernel mostly writes back in its order.
+        first = random.randint(0, len(self.pending)) if len(self.pending) > _FEW else 0
+        for position, data in self.pending[:first]:
+            _put(kept, position, data)
+        for position, data in self.pending[first:]:
             fate = random.randrange(3)
             if fate == 0:
                 _put(kept, position, data)
@@ -109,7 +127,8 @@ class FaultyFiles:
         self.syncs = 0
         self._names: dict[Path, _Inode] = {}
         self._synced_names: dict[Path, _Inode] = {}
-        self._name_changes: list[Callable[[dict[Path, _Inode]], object]] = []
+        # Directory → its changes since its last sync, in order.
+        self._name_changes: dict[Path, list[_NameChange]] = {}
         self._locked: set[Path] = set()
         # Directories that were listed: the simulation asks a million times.
         self._listed: dict[Path, list[str]] = {}
@@ -119,18 +138,33 @@ class FaultyFiles:
     def power_cut(self, random: Random) -> "FaultyFiles":
         """The disk that the next start finds."""
         names = dict(self._synced_names)
-        for change in self._name_changes[: random.randint(0, len(self._name_changes))]:
-            change(names)
+        for changes in self._name_changes.values():
+            for change in changes[: random.randint(0, len(changes))]:
+                _apply(change, names)
         disk = FaultyFiles()
         disk._names = {path: inode.after_cut(random) for path, inode in names.items()}
         disk._synced_names = dict(disk._names)
         return disk
 
     def killed(self) -> "FaultyFiles":
-        """The disk after the process died but not the machine: nothing is lost."""
+        """The disk after the process died but not the machine: as it is seen, and as unsafe."""
+        changes = [change for some in self._name_changes.values() for change in some]
+        named = chain(self._names.values(), self._synced_names.values())
+        known = chain(named, *(change.values() for change in changes))
+        copies = {inode: inode.copy() for inode in known if inode is not None}
+
+        def copied(change: _NameChange) -> _NameChange:
+            return {
+                path: None if inode is None else copies[inode] for path, inode in change.items()
+            }
+
         disk = FaultyFiles()
-        disk._names = {path: inode.copy() for path, inode in self._names.items()}
-        disk._synced_names = dict(disk._names)
+        disk._names = {path: copies[inode] for path, inode in self._names.items()}
+        disk._synced_names = {path: copies[inode] for path, inode in self._synced_names.items()}
+        disk._name_changes = {
+            directory: [copied(change) for change in changes]
+            for directory, changes in self._name_changes.items()
+        }
         disk._listed = {directory: list(names) for directory, names in self._listed.items()}
         return disk
 
@@ -165,7 +199,7 @@ class FaultyFiles:
                 raise FileExistsError(errno.EEXIST, "it exists", str(path))
             self.changes("create")
             inode = _Inode()
-            self._change_names(lambda names: names.__setitem__(path, inode))
+            self._change_names({path: inode})
             self._list(path)
         elif path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "it does not exist", str(path))
@@ -187,21 +221,22 @@ class FaultyFiles:
         self.changes("rename")
         self._unlist(source)
         self._unlist(target)
-        self._change_names(lambda names: _move(names, source, target))
+        if source in self._names:
+            self._change_names({source: None, target: self._names[source]})
         self._list(target)
 
     def remove(self, path: Path) -> None:
         """See `Files`."""
         self.changes("remove")
         self._unlist(path)
-        self._change_names(lambda names: names.pop(path, None))
+        self._change_names({path: None})
 
     def sync_directory(self, path: Path) -> None:
-        """See `Files`; all directories at once."""
+        """See `Files`."""
         self.changes("sync directory")
         self._count_sync()
-        self._synced_names = dict(self._names)
-        self._name_changes.clear()
+        for change in self._name_changes.pop(path, ()):
+            _apply(change, self._synced_names)
 
     def map(self, path: Path) -> memoryview:
         """See `Files`."""
@@ -214,9 +249,10 @@ class FaultyFiles:
         self._locked.add(path)
         return lambda: self._locked.discard(path)
 
-    def _change_names(self, change: Callable[[dict[Path, _Inode]], object]) -> None:
-        change(self._names)
-        self._name_changes.append(change)
+    def _change_names(self, change: _NameChange) -> None:
+        _apply(change, self._names)
+        directory = next(iter(change)).parent
+        self._name_changes.setdefault(directory, []).append(change)
 
     def _list(self, path: Path) -> None:
         if path.parent in self._listed and path in self._names:
@@ -304,6 +340,9 @@ class _FaultyFile:
         """See `File`."""
 
 
-def _move(names: dict[Path, _Inode], source: Path, target: Path) -> None:
-    if source in names:
-        names[target] = names.pop(source)
+def _apply(change: _NameChange, names: dict[Path, _Inode]) -> None:
+    for path, inode in change.items():
+        if inode is None:
+            names.pop(path, None)
+        else:
+            names[path] = inode

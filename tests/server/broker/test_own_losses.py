@@ -89,7 +89,7 @@ async def lost(world: DiskWorld, names: list[str], after_ms: int) -> list[str]:
     handles = [receipt.recall_handle for receipt in world.broker.send("later", messages)]
     await world.settle()
     await world.later(60_000)
-    world.power_cut(1)
+    world.power_cut(5)
     assert world.log.open_lsn == 2, "choose another seed"
     return handles
 
