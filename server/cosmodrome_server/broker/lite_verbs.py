@@ -3,6 +3,10 @@
 Readiness is looked up, not remembered: a receive goes through the lite topics of its client
 and takes from those that have something, so no event can be lost. Each lite topic is read
 in order, one batch in flight at a time, and redelivered in place.
+
+Subscriptions are kept in memory, where a group is on a lite topic in the log. So a group has its
+place on a lite topic, its beginning, in the frame of the first message that is sent while one of
+its clients reads it: neither a restart nor the next client lets it begin behind that message.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,6 +15,7 @@ from itertools import islice
 from cosmodrome_server.broker.operation_verbs import OperationVerbs
 from cosmodrome_server.core.catalogue import GroupState, TopicState
 from cosmodrome_server.core.lite_subscription import (
+    LiteRules,
     LiteSubscriptions,
     lite_topic_name,
     parent_of,
@@ -26,7 +31,7 @@ from cosmodrome_server.errors import (
     LiteTopicQuotaExceeded,
     ReadFailed,
 )
-from cosmodrome_server.model.lite import LiteChange, LiteStart
+from cosmodrome_server.model.lite import LiteAction, LiteChange, LiteStart
 from cosmodrome_server.model.log import MessageRecord
 from cosmodrome_server.model.message import Delivery, NewMessage
 from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery
@@ -91,6 +96,8 @@ class LiteVerbs(OperationVerbs):
         planned: dict[str, Iterator[MessageRecord]] = {}
         for name, of_name in by_name.items():
             lite = self._lite_topic(state, name)
+            if not lite.next_offsets[0]:
+                self._begin_readers(state, lite, name)
             planned[name] = iter(plan_send(lite, of_name, self._now(), 0))
         return [next(planned[message.lite_topic]) for message in messages]
 
@@ -110,22 +117,39 @@ class LiteVerbs(OperationVerbs):
         self._parents[state.topic_id] = parent.topic_id
         return state
 
+    def _begin_readers(self, parent: TopicState, lite: TopicState, lite_topic: str) -> None:
+        """Put the groups that read a lite topic to its beginning, before its first message."""
+        for name, is_read in self._lite.groups_of(lite_topic).items():
+            group = self._shard.catalogue.groups.get(name)
+            if group is None or group.group.lite_bind_topic != parent.topic.name:
+                continue
+            place = (group.group_id, lite.topic_id, 0)
+            is_begun = self._shard.consumptions.find(place) is not None
+            if (is_read or self._rules(group).is_wildcard) and not is_begun:
+                self._put(SetOffset(self._advance(), *place, 0))
+
+    def _rules(self, group: GroupState) -> LiteRules:
+        return rules_of(group.group, self._settings.lite_subscriptions_per_client)
+
     # Subscribing
 
     def sync_lite_subscription(self, change: LiteChange) -> None:
         """See `Messaging`."""
         parent = self._topic(change.topic)
         group = self._group(change.group)
-        rules = rules_of(group.group, self._settings.lite_subscriptions_per_client)
+        rules = self._rules(group)
         outcome = self._lite.change(change, rules, self._clock.monotonic_ms())
         self._advance()
         for name in outcome.restarted:
             self._restart_lite(group, lite_topic_name(change.topic, name))
         names: Iterable[str] = outcome.added
+        is_known = change.action is LiteAction.COMPLETE_ADD
         if rules.is_wildcard:
-            names = [lite for lite, _ in self._lite_topics_of(parent)]
+            states = self._lite_topics_of(parent)
+            names = [name for name, _ in states]
+            is_known = any(self._has_begun(group, state) for _, state in states)
         for name in names:
-            self._begin_lite(group, lite_topic_name(change.topic, name), change)
+            self._begin_lite(group, lite_topic_name(change.topic, name), change, is_known=is_known)
         for client_id, lite_topic in outcome.evictions:
             self._events.lite_unsubscribed(client_id, change.group, lite_topic)
         self._to_wake[group.group_id, parent.topic_id, ANY_QUEUE] = None
@@ -141,15 +165,25 @@ class LiteVerbs(OperationVerbs):
             start = self._bounds(state, 0).min_offset
             self._put(SetOffset(self._shard.lease_ms, *place, start))
 
-    def _begin_lite(self, group: GroupState, name: str, change: LiteChange) -> None:
-        """Put the group where the client wants to begin on a lite topic that is there."""
+    def _has_begun(self, group: GroupState, state: TopicState) -> bool:
+        return self._shard.consumptions.find((group.group_id, state.topic_id, 0)) is not None
+
+    def _begin_lite(
+        self, group: GroupState, name: str, change: LiteChange, *, is_known: bool
+    ) -> None:
+        """Put the group where the client wants to begin on a lite topic that is there.
+
+        Who says its whole set has subscribed before (`is_known`): a lite topic the group has no
+        place on began since then, while nobody was there to see it, and is read whole.
+        """
         state = self._shard.catalogue.topics.get(name)
         if state is None:
             return
         place = (group.group_id, state.topic_id, 0)
         progress = self._shard.consumptions.find(place)
         bounds = self._bounds(state, 0)
-        start = _start(change, progress, bounds.max_offset)
+        first = 0 if is_known else bounds.max_offset
+        start = _start(change, progress, first, bounds.max_offset)
         if start is not None:
             start = min(max(start, bounds.min_offset), bounds.max_offset)
             self._put(SetOffset(self._shard.lease_ms, *place, start))
@@ -306,8 +340,8 @@ class LiteVerbs(OperationVerbs):
         return min(first, self._lite_sweep_ms) if self._parents else first
 
 
-def _start(change: LiteChange, progress: Progress | None, end: int) -> int | None:
-    """Where reading begins; None to leave it where it is."""
+def _start(change: LiteChange, progress: Progress | None, first: int, end: int) -> int | None:
+    """Where reading begins, `first` for who has no place yet; None to leave it where it is."""
     match change.start:
         case LiteStart.MIN:
             return 0
@@ -318,4 +352,4 @@ def _start(change: LiteChange, progress: Progress | None, end: int) -> int | Non
         case LiteStart.TAIL if progress is not None:
             return progress.cursor - change.start_value
         case _:
-            return end if progress is None else None
+            return first if progress is None else None

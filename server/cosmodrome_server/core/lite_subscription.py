@@ -116,6 +116,13 @@ class LiteSubscriptions:
         """What a client reads; None if it never said."""
         return self._of.get((group, client_id))
 
+    def groups_of(self, lite_topic: str) -> dict[str, bool]:
+        """Every group with a client; whether one of them reads a lite topic by its name."""
+        found: dict[str, bool] = {}
+        for (group, _), held in self._of.items():
+            found[group] = lite_topic in held.names or found.get(group, False)
+        return found
+
     def change(self, change: LiteChange, rules: LiteRules, now_ms: int) -> LiteOutcome:
         """Carry out what a client says; what is older than what it said before is ignored.
 

@@ -247,6 +247,80 @@ def test_a_group_with_a_wildcard_reads_every_lite_topic() -> None:
     run(scenario, lite_sub_wildcard="true")
 
 
+async def restart(world: World, events: Events) -> None:
+    await world.restart()
+    world.broker.listen(events)
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("action", [LiteAction.PARTIAL_ADD, LiteAction.COMPLETE_ADD])
+def test_a_message_sent_to_a_subscriber_waits_for_it_over_a_restart(
+    action: LiteAction, *, is_killed: bool
+) -> None:
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a")
+        await world.send("chat", lite("a", b"first"))
+        if is_killed:
+            world.kill()
+        else:
+            await restart(world, events)
+        sync(world, "ann", "a", action=action)
+        assert bodies(receive(world, "ann")) == [b"first"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("wildcard", ["true", "false"])
+def test_a_message_sent_to_a_subscriber_is_not_passed_over_by_the_next_one(wildcard: str) -> None:
+    async def scenario(world: World, events: Events) -> None:
+        is_all = wildcard == "true"
+        names = () if is_all else ("a",)
+        action = LiteAction.COMPLETE_ADD if is_all else LiteAction.PARTIAL_ADD
+        sync(world, "ann", *names, action=action)
+        await world.send("chat", lite("a", b"first"))
+        sync(world, "bob", *names, action=action)
+        assert bodies(receive(world, "bob")) == [b"first"]
+
+    run(scenario, lite_sub_wildcard=wildcard)
+
+
+@pytest.mark.parametrize("wildcard", ["true", "false"])
+def test_what_was_sent_before_a_client_could_say_its_set_again_waits_for_it(wildcard: str) -> None:
+    async def scenario(world: World, events: Events) -> None:
+        names = () if wildcard == "true" else ("a", "b")
+        sync(world, "ann", *names, action=LiteAction.COMPLETE_ADD)
+        await world.send("chat", lite("b", b"b1"))
+        await restart(world, events)
+        await world.send("chat", lite("a", b"a1"))
+        sync(world, "ann", *names, action=LiteAction.COMPLETE_ADD)
+        assert sorted(bodies(receive(world, "ann"))) == [b"a1", b"b1"]
+
+    run(scenario, lite_sub_wildcard=wildcard)
+
+
+def test_a_group_that_reads_everything_begins_with_what_is_sent_then() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        await world.send("chat", lite("a", b"old"))
+        sync(world, "ann", action=LiteAction.COMPLETE_ADD)
+        await world.send("chat", lite("a", b"new"))
+        assert bodies(receive(world, "ann")) == [b"new"]
+
+    run(scenario, lite_sub_wildcard="true")
+
+
+def test_only_groups_bound_to_its_parent_begin_on_a_new_lite_topic() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        world.broker.create_topic(Topic("other", TopicType.LITE, queues=1))
+        world.broker.create_group(Group("elsewhere", lite_bind_topic="other"))
+        change = LiteChange("bob", "elsewhere", "other", LiteAction.PARTIAL_ADD, ("a",))
+        world.broker.sync_lite_subscription(change)
+        sync(world, "ann", "b")
+        await world.send("chat", lite("a", b"first"))
+        assert world.broker.topics_of("elsewhere") == world.broker.topics_of("room") == []
+
+    run(scenario)
+
+
 def test_there_are_bounds_of_lite_topics_and_of_subscriptions() -> None:
     async def scenario(world: World, events: Events) -> None:
         with pytest.raises(LiteSubscriptionQuotaExceeded, match="its group allows 3"):
