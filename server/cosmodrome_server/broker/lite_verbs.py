@@ -31,6 +31,7 @@ from cosmodrome_server.errors import (
     LiteTopicQuotaExceeded,
     ReadFailed,
 )
+from cosmodrome_server.model import wire
 from cosmodrome_server.model.lite import LiteAction, LiteChange, LiteStart
 from cosmodrome_server.model.log import MessageRecord
 from cosmodrome_server.model.message import Delivery, NewMessage
@@ -96,12 +97,22 @@ class LiteVerbs(OperationVerbs):
         planned: dict[str, Iterator[MessageRecord]] = {}
         for name, of_name in by_name.items():
             lite = self._lite_topic(state, name)
-            if not lite.next_offsets[0]:
-                self._begin_readers(state, lite, name)
             planned[name] = iter(plan_send(lite, of_name, self._now(), 0))
         return [next(planned[message.lite_topic]) for message in messages]
 
+    def _redrive_target(self, topic: TopicState, message: MessageRecord) -> TopicState:
+        if topic.topic.topic_type is not TopicType.LITE:
+            return super()._redrive_target(topic, message)
+        return self._lite_topic(topic, wire.text_field(message.system, wire.LITE_TOPIC))
+
     def _lite_topic(self, parent: TopicState, lite_topic: str) -> TopicState:
+        """A lite topic a message is about to be sent to; its readers have their place there."""
+        state = self._created_lite_topic(parent, lite_topic)
+        if not state.next_offsets[0]:
+            self._begin_readers(parent, state, lite_topic)
+        return state
+
+    def _created_lite_topic(self, parent: TopicState, lite_topic: str) -> TopicState:
         name = lite_topic_name(parent.topic.name, lite_topic)
         known = self._shard.catalogue.topics.get(name)
         if known is not None:

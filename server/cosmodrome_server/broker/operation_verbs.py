@@ -67,11 +67,17 @@ class OperationVerbs(TimerVerbs):
                 continue
             target = self._shard.catalogue.topic(origin[0])
             if not query.dry_run:
+                target = self._redrive_target(target, message)
                 self._put_messages([redriven_of(message, target, self._now())])
                 self._put(Ack(lease_ms, *progress.place, 0, queue_offset))
             moved += 1
         done = progress.done.count(bounds.min_offset, bounds.max_offset)
         return Redriven(moved, bounds.max_offset - bounds.min_offset - done, next_offset)
+
+    def _redrive_target(self, topic: TopicState, message: MessageRecord) -> TopicState:
+        """Where a dead letter goes back to, of the topic it came from."""
+        del message
+        return topic
 
     def waiting(self) -> Waiting:
         """See `Operations`; delayed messages are counted together, under ""."""

@@ -18,7 +18,7 @@ from cosmodrome_server.model import wire
 from cosmodrome_server.model.group import Group
 from cosmodrome_server.model.lite import LiteAction, LiteChange, LiteStart
 from cosmodrome_server.model.message import Delivery, MessageType, NewMessage, StoredMessage
-from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
+from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, RedriveQuery, Waiter
 from cosmodrome_server.model.topic import Topic, TopicType
 from tests.support.broker_world import World, bodies, new_message
 
@@ -481,6 +481,39 @@ def test_dead_letters_and_redeliveries_name_the_parent(monkeypatch: pytest.Monke
         world.broker.create_group(Group("undertaker"))
         (dead,) = world.receive("%DLQ%room", "undertaker")
         assert wire.dead_letter_origin(dead.message.system) == ("chat", "a1")
+
+    run(scenario)
+
+
+def test_a_dead_letter_goes_back_to_its_lite_topic() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a")
+        await world.send("chat", lite("a", b"a1"), lite("b", b"b1"))
+        (delivery,) = receive(world, "ann")
+        world.broker.forward_to_dead_letter_queue("room", "chat", delivery.receipt_handle)
+        await world.settle()
+        assert world.broker.redrive(RedriveQuery("room", dry_run=True)).moved == 1
+        assert world.broker.redrive(RedriveQuery("room")).moved == 1
+        await world.settle()
+        (again,) = receive(world, "ann")
+        assert (again.message.body, again.attempt) == (b"a1", 1)
+        assert wire.text_field(again.message.system, wire.LITE_TOPIC) == "a"
+
+    run(scenario)
+
+
+def test_a_dead_letter_of_a_lite_topic_that_is_gone_makes_it_anew() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a")
+        await world.send("chat", lite("a", b"a1"))
+        (delivery,) = receive(world, "ann")
+        world.broker.forward_to_dead_letter_queue("room", "chat", delivery.receipt_handle)
+        await world.later(3_600_000)
+        await world.later(10_000)
+        sync(world, "ann", "a")
+        assert world.broker.redrive(RedriveQuery("room")).moved == 1
+        await world.settle()
+        assert bodies(receive(world, "ann")) == [b"a1"]
 
     run(scenario)
 
