@@ -15,6 +15,8 @@ the same attempt, under new handles: its answer was lost.
 Source: protocol.md 7.10 and its DO marks; the reference blocks the whole queue.
 """
 
+from collections.abc import Iterable
+
 from cosmodrome_server.core.machine import Matcher
 from cosmodrome_server.core.progress import Progress
 from cosmodrome_server.core.receive import Demand, Found, ReceivePlan, ReceivePlanner
@@ -78,9 +80,6 @@ class FifoPlanner:
 
     def receive(self, progress: Progress, end: int) -> None:
         """Take from one queue, which ends before `end`."""
-        attempt_id = self._demand.attempt_id
-        if attempt_id and attempt_id == progress.attempt_id and self._repeat(progress):
-            return
         blocked = {
             self._groups.name_of(self._planner, progress, queue_offset)
             for lease in progress.leases
@@ -89,6 +88,14 @@ class FifoPlanner:
         self._take_ready(progress, blocked)
         if self._room and end > progress.cursor and len(progress.ready) < HELD_MAX:
             self._take_fresh(progress, blocked, min(end, progress.cursor + LEASE_SPAN))
+
+    def repeat(self, progresses: Iterable[Progress]) -> bool:
+        """Take over all that is left of the receive of this name, of every queue it was from."""
+        attempt_id = self._demand.attempt_id
+        taken = [
+            self._repeat(progress) for progress in progresses if progress.attempt_id == attempt_id
+        ]
+        return any(taken)
 
     def _repeat(self, progress: Progress) -> bool:
         taken = False
@@ -106,8 +113,6 @@ class FifoPlanner:
                 pop.replaces = lease_id
                 self._planner.take(pop, found)
                 taken = True
-        if taken:
-            self._room = 0
         return taken
 
     def _take_ready(self, progress: Progress, blocked: set[str]) -> None:

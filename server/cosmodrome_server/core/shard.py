@@ -358,6 +358,10 @@ class Shard:
         queues: Sequence[int] = (
             self._order(consumption, topic) if queue_id == ANY_QUEUE else (queue_id,)
         )
+        if demand.attempt_id:
+            awake = consumption.awake
+            if planner.repeat([awake[each] for each in queues if each in awake]):
+                return planner.plan
         for each in queues:
             if not planner.is_full:
                 planner.receive(consumption.at(each), topic.next_offsets[each])

@@ -3,6 +3,7 @@
 import pytest
 
 from cosmodrome_server.errors import InvalidReceiptHandle
+from cosmodrome_server.model.topic import Topic, TopicType
 from tests.support.broker_world import Run, World, bodies, new_message
 
 
@@ -65,6 +66,25 @@ def test_a_repeated_receive_takes_its_messages_over_under_new_handles(run: Run) 
             world.broker.ack("ledger", "steps", lost[0].receipt_handle)
         world.broker.ack("ledger", "steps", again[0].receipt_handle)
         assert bodies(world.receive("steps", "ledger", attempt_id="try-2")) == [b"B1"]
+
+    run(scenario)
+
+
+def test_a_repeated_receive_gets_what_it_had_of_every_queue(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.broker.create_topic(Topic("steps", TopicType.FIFO, queues=3))
+        names = [f"{group}{number}" for number in range(2) for group in "ABCDEFGH"]
+        await send_steps(world, *names)
+        lost = world.receive("steps", "ledger", attempt_id="try-1")
+        assert len({each.message.queue_id for each in lost}) > 1
+        again = world.receive("steps", "ledger", attempt_id="try-1")
+        assert bodies(again) == bodies(lost)
+        world.kill()
+        third = world.receive("steps", "ledger", attempt_id="try-1")
+        assert bodies(third) == bodies(lost)
+        for each in third:
+            world.broker.ack("ledger", "steps", each.receipt_handle)
+        assert world.receive("steps", "ledger", attempt_id="try-1") == []
 
     run(scenario)
 
