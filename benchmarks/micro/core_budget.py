@@ -11,7 +11,7 @@ import argparse
 import asyncio
 import cProfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from cosmodrome_server.broker.local_broker import LocalBroker
 from cosmodrome_server.broker.settings import BrokerSettings
@@ -100,8 +100,9 @@ class _NullLog:
     def set_snapshot(self, callback: object) -> None:
         pass
 
-    def checkpoint(self, rows: object, lsn: int) -> None:
-        pass
+    def checkpoint(self, rows: Iterable[object], lsn: int) -> None:  # noqa: ARG002  # a `Log`
+        for _ in rows:
+            pass
 
     def close(self) -> None:
         pass

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from cosmodrome_server.store.checkpoint import Mark, Saved
-from cosmodrome_server.store.consume_queue import NewEntries
+from cosmodrome_server.store.packed_rows import ChangedRow
+from cosmodrome_server.store.queue_columns import NewEntries
 
 
 class MemoryCheckpoints:
@@ -29,13 +30,13 @@ class MemoryCheckpoints:
         entries = [(key, base, held) for (_, key, base), held in sorted(self._entries.items())]
         return Saved(self._mark, sorted(self._rows.items()), dict(self._ends), entries)
 
-    def save(self, mark: Mark, rows: dict[bytes, bytes | None], new: Iterable[NewEntries]) -> None:
+    def save(self, mark: Mark, rows: Iterable[ChangedRow], new: Iterable[NewEntries]) -> None:
         """See `CheckpointStore`."""
         if self.failing:
             raise OSError("the test's checkpoints fail")
         self.saves += 1
         segment = mark.position >> 32
-        for key, value in rows.items():
+        for key, value in rows:
             if value is None:
                 self._rows.pop(key, None)
             else:

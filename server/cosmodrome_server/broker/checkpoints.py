@@ -42,4 +42,4 @@ class Checkpoints:
         """Write one; nothing may be staged."""
         self._last_ms = self._clock.monotonic_ms()
         self.written += 1
-        self._log.checkpoint(list(self._shard.dirty_rows()), self._log.open_lsn - 1)
+        self._log.checkpoint(self._shard.dirty_rows(), self._log.open_lsn - 1)

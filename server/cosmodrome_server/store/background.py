@@ -7,14 +7,20 @@ with a new file.
 """
 
 import logging
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import msgspec
 
 from cosmodrome_server.store.checkpoint import CheckpointStore, Mark
-from cosmodrome_server.store.consume_queue import ConsumeQueues, NewEntries, SealedEntries
+from cosmodrome_server.store.consume_queue import ConsumeQueues
 from cosmodrome_server.store.group_commit import FrameWriter
+from cosmodrome_server.store.packed_rows import PackedRows
+from cosmodrome_server.store.queue_columns import NewEntries
 from cosmodrome_server.store.scrubber import Scrubber
+from cosmodrome_server.store.sealed_entries import SealedEntries
 from cosmodrome_server.store.space import Space
 
 _log = logging.getLogger(__name__)
@@ -25,23 +31,41 @@ class Changes(msgspec.Struct):
 
     Attributes:
         mark: Up to where it holds; None until there is one.
-        rows: Of the core; None removes.
-        entries: Of the queues, in order.
+        rows: Of the core.
+        entries: Of the queues, in parts, in order.
     """
 
     mark: Mark | None = None
-    rows: dict[bytes, bytes | None] = msgspec.field(default_factory=dict)
-    entries: list[NewEntries] = msgspec.field(default_factory=list)
+    rows: PackedRows = msgspec.field(default_factory=PackedRows)
+    entries: list[Iterable[NewEntries]] = msgspec.field(default_factory=list)
 
     def add(self, later: "Changes") -> None:
         """Add what changed after this."""
         assert later.mark is not None
         if self.mark is not None and self.mark.position >> 32 != later.mark.position >> 32:
             # That segment is sealed now: its entries are in its index.
-            self.entries = [entry._replace(entries=b"") for entry in self.entries]
+            self.entries = [_Ends(part) for part in self.entries]
+        if self.mark is None:
+            self.rows = later.rows
+        else:
+            self.rows.extend(later.rows)
+            self.rows.thin()
         self.mark = later.mark
-        self.rows.update(later.rows)
         self.entries += later.entries
+
+
+class _Ends:
+    """Where queues end, without their entries."""
+
+    def __init__(self, part: Iterable[NewEntries]) -> None:
+        self._last = array("Q")
+        ends = {entry.key: entry.next_offset for entry in part}
+        self._last.extend(chain.from_iterable(ends.items()))
+
+    def __iter__(self) -> Iterator[NewEntries]:
+        words = iter(self._last)
+        for key, end in zip(words, words, strict=True):
+            yield NewEntries(key, end, end, b"")
 
 
 class Background:
@@ -108,9 +132,9 @@ class Background:
             # With interval and os the log may be behind: a checkpoint must never be ahead.
             self._writer.sync()
             durable_lsn = self._writer.synced_lsn
-            self._checkpoints.save(
-                mark._replace(durable_lsn=durable_lsn), self._changes.rows, self._changes.entries
-            )
+            entries = chain.from_iterable(self._changes.entries)
+            mark = mark._replace(durable_lsn=durable_lsn)
+            self._checkpoints.save(mark, self._changes.rows, entries)
         except OSError as error:
             _log.warning("checkpoint_not_saved lsn=%d error=%s", mark.lsn, error)
             return

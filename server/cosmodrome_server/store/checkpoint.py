@@ -24,7 +24,8 @@ from typing import NamedTuple, Protocol
 from google_crc32c import value as crc32c
 
 from cosmodrome_server.errors import CorruptFrame
-from cosmodrome_server.store.consume_queue import NewEntries
+from cosmodrome_server.store.packed_rows import ChangedRow
+from cosmodrome_server.store.queue_columns import NewEntries
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ class CheckpointStore(Protocol):
     def load(self) -> Saved | None:
         """The last one saved; None if there is none that can be trusted."""
 
-    def save(self, mark: Mark, rows: dict[bytes, bytes | None], new: Iterable[NewEntries]) -> None:
+    def save(self, mark: Mark, rows: Iterable[ChangedRow], new: Iterable[NewEntries]) -> None:
         """Add what changed since the last one; `None` removes a row.
 
         Raises:
@@ -138,11 +139,11 @@ class SqliteCheckpoints:
         for suffix in ("-wal", "-shm"):
             self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
 
-    def save(self, mark: Mark, rows: dict[bytes, bytes | None], new: Iterable[NewEntries]) -> None:
+    def save(self, mark: Mark, rows: Iterable[ChangedRow], new: Iterable[NewEntries]) -> None:
         """See `CheckpointStore`."""
         segment = mark.position >> 32
         with self._transaction() as writer:
-            for key, value in rows.items():
+            for key, value in rows:
                 writer.put(_STATE, key, value)
             for entries in new:
                 end = _U64.pack(entries.next_offset) if entries.next_offset else None

@@ -23,12 +23,14 @@ from functools import partial
 from itertools import accumulate, chain
 from pathlib import Path
 
+import msgspec
+
 from cosmodrome_server.errors import CorruptFrame, OverloadedError, StoreFailed, StoreFull
 from cosmodrome_server.model.log import LogTail, MessageRecord, RecordKind, Replayed, ReplayedRun
 from cosmodrome_server.store import segment
 from cosmodrome_server.store.background import Background, Changes
 from cosmodrome_server.store.checkpoint import Mark
-from cosmodrome_server.store.consume_queue import ConsumeQueues, NewEntries
+from cosmodrome_server.store.consume_queue import ConsumeQueues
 from cosmodrome_server.store.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from cosmodrome_server.store.group_commit import Frame, FrameWriter
 from cosmodrome_server.store.message_reader import MessageReader, placed
@@ -142,15 +144,13 @@ class CommitLog:
     def rows(self) -> Iterable[Row]:
         """See `Log.rows`."""
         beginning = self._beginning
-        if beginning.segments:
-            self._queues.begin(beginning.segments[beginning.first].number << segment.OFFSET_BITS)
-        self._queues.load(beginning.indexes, beginning.ends, beginning.entries)
-        if not beginning.is_checkpoint:
+        # What is taken back here is not needed twice.
+        self._beginning = msgspec.structs.replace(beginning, rows=[], ends={}, entries=[])
+        ends, is_saved = beginning.ends, beginning.is_checkpoint
+        self._queues.load(beginning.indexes, ends, beginning.entries, is_saved=is_saved)
+        if not is_saved:
             # The first checkpoint of a log without one must hold everything.
-            self._unsaved.rows.update(beginning.rows)
-            self._unsaved.entries += [
-                NewEntries(key, end, end, b"") for key, end in beginning.ends.items()
-            ]
+            self._unsaved.rows.extend(beginning.rows)
         return beginning.rows
 
     def replay(self) -> Iterator[Replayed | ReplayedRun]:
@@ -316,7 +316,7 @@ class CommitLog:
         """See `Log.checkpoint`."""
         assert not self.has_staged, "a checkpoint reflects whole frames"
         assert lsn == self._open_lsn - 1, f"the state reflects frame {self._open_lsn - 1}"
-        self._unsaved.rows.update(rows)
+        self._unsaved.rows.extend(rows)
         if self._pending_spare is not None:
             return  # A new segment is not on the disk yet: with the next one.
         self.tail = LogTail(0, 0)

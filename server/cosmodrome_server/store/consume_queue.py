@@ -2,60 +2,46 @@
 
     queue (7, 0)   ┌ segment 3 ┐┌── segment 4 ──┐            ┌─ segment 6 (active) ─┐
     offsets        0 1 2 3 4 5 6 7 8 9 10 11 12 13           14 15 16 17 ◀─ next offset
-                   └── sealed: a map of the .idx file ──┘      └ in memory: one array ┘
+                   └ sealed: store.sealed_entries ┘            └ in memory: one array ┘
 
 Entries of the segment that takes frames now are in memory, 24 bytes each. When it is sealed
-they are written to its index file (store.sealed_index) by the background thread, and read
-from memory until that is done. A queue that was not touched since the last seal costs 24
-bytes. Nothing here is durable by itself: checkpoints save what is new, and recovery hands
-the same entries in again.
+they are written to its index file by the background thread, and read from memory until that
+is done. Some thousand queues are awake: those touched last, and long ones. The others are at
+rest (store.queue_columns), until a message comes for them; to be read they need not wake.
 
-All calls on the loop's thread, but `write_sealed`.
+Nothing here is durable by itself: checkpoints save what is new, and recovery hands the same
+entries in again. All calls on the loop's thread, but `write_sealed`.
 """
 
-import logging
 from array import array
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from struct import Struct
-from typing import NamedTuple, cast
+from typing import cast
 
-from cosmodrome_server.errors import CorruptFrame, MessageNotFound, ReadFailed
-from cosmodrome_server.store import sealed_index
+from cosmodrome_server.errors import CorruptFrame, MessageNotFound
 from cosmodrome_server.store.files import Files
-from cosmodrome_server.store.patience import Patience
-from cosmodrome_server.store.sealed_index import WORDS, IndexHeader, MappedIndex, Run
+from cosmodrome_server.store.queue_columns import (
+    ENTRIES_MAX,
+    UNKNOWN,
+    NewEntries,
+    QueueColumns,
+    RestingQueue,
+)
+from cosmodrome_server.store.sealed_entries import (
+    MemoryEntries,
+    Rebuild,
+    SealedEntries,
+    SealedSegments,
+)
+from cosmodrome_server.store.sealed_index import WORDS, IndexHeader, Run
 from cosmodrome_server.store.segment import SegmentHeader
 
-_log = logging.getLogger(__name__)
-
 _ENTRY = Struct("<QQQ")
-# Queues whose sealed runs are remembered; all are forgotten when there are so many.
-_CACHED_MAX = 16_384
-_NOT_SEALED = -1
-_NOT_LOOKED_FOR = -2
 _NOWHERE = 1 << 63
-
-# (segment, whether a sector that cannot be read raises OSError) → its entries
-Rebuild = Callable[[SegmentHeader, bool], dict[int, Run]]
-
-
-class NewEntries(NamedTuple):
-    """What one queue got since the last checkpoint.
-
-    Attributes:
-        key: Of the queue.
-        next_offset: Where it ends; 0 if it is gone with its topic.
-        base: The offset of the first new entry.
-        entries: The new entries, 24 bytes each.
-    """
-
-    key: int
-    next_offset: int
-    base: int
-    entries: bytes
+# Queues that are awake, without the long ones.
+_AWAKE_MAX = 4_096
 
 
 def key_of(topic_id: int, queue_id: int) -> int:
@@ -64,36 +50,32 @@ def key_of(topic_id: int, queue_id: int) -> int:
 
 
 class _Queue:
-    """A queue touched since the last seal.
+    """An awake queue.
 
     `words` holds the offsets [base, next_offset); those below `saved` are in a checkpoint.
     """
 
-    __slots__ = ("base", "next_offset", "saved", "words")
+    __slots__ = ("base", "first", "next_offset", "saved", "words")
 
-    def __init__(self, next_offset: int) -> None:
-        self.next_offset = next_offset
-        self.base = next_offset
-        self.saved = next_offset
+    def __init__(self, queue: RestingQueue) -> None:
+        self.next_offset, unsaved, self.first, self.words = queue
+        self.base = self.next_offset - len(self.words) // WORDS
+        self.saved = self.next_offset - unsaved
+
+    @property
+    def run(self) -> Run:
+        """Its entries."""
+        return Run(self.base, self.next_offset, self.words, 0)
+
+    def at_rest(self) -> RestingQueue:
+        """The inverse of making it."""
+        return RestingQueue(self.next_offset, self.next_offset - self.saved, self.first, self.words)
+
+    def begin_segment(self) -> None:
+        """What it held is sealed."""
+        self.base = self.next_offset
+        self.first = UNKNOWN
         self.words = array("Q")
-
-
-class SealedEntries:
-    """The entries of one sealed segment: in memory until they are in a file."""
-
-    def __init__(
-        self,
-        segment: SegmentHeader,
-        last_ms: int,
-        oldest_position: int,
-        memory: Mapping[int, Run] | None,
-    ) -> None:
-        self.segment = segment
-        self.last_ms = last_ms
-        self.oldest_position = oldest_position
-        # None: they are in the file.
-        self.memory = memory
-        self.mapped: sealed_index.MappedIndex | None = None
 
 
 class ConsumeQueues:
@@ -103,22 +85,18 @@ class ConsumeQueues:
         files: Where index files are.
         directory: Of the shard.
         rebuild: Makes the entries of a segment again, when its index is found damaged.
+        awake_max: How many queues are awake, without the long ones.
     """
 
-    def __init__(self, files: Files, directory: Path, rebuild: Rebuild) -> None:
-        self._files = files
-        self._directory = directory
-        self._rebuild = rebuild
-        self._patience = Patience()
+    def __init__(
+        self, files: Files, directory: Path, rebuild: Rebuild, awake_max: int = _AWAKE_MAX
+    ) -> None:
+        # Each queue is in one of them.
         self._queues: dict[int, _Queue] = {}
-        # Queues not touched since the last seal: sorted keys, and where each ends.
-        self._idle_keys = array("Q")
-        self._idle_ends = array("Q")
-        self._sealed: list[SealedEntries] = []
-        self._runs: dict[int, Run] = {}
-        # Of each of them the first offset in the sealed segments, once it was looked for.
-        self._idle_firsts = array("q")
-        self._dropped: list[int] = []
+        self._resting = QueueColumns()
+        self._sealed = SealedSegments(files, directory, rebuild)
+        self._awake_max = self._lay_at = awake_max
+        self._dropped = array("Q")
         self._holes_allowed = True
         self._active_base = 0
         # The lowest position in an earlier segment that the active one points to.
@@ -131,6 +109,8 @@ class ConsumeQueues:
         sealed: Iterable[tuple[SegmentHeader, IndexHeader]],
         ends: Mapping[int, int],
         runs: Iterable[tuple[int, int, bytes]],
+        *,
+        is_saved: bool = True,
     ) -> None:
         """Take back what an earlier run of the broker knew.
 
@@ -138,18 +118,18 @@ class ConsumeQueues:
             sealed: The sealed segments before the one that is replayed, in order.
             ends: The next offset of every queue.
             runs: (key, base, entries) of the segment that is replayed, in order.
+            is_saved: Whether all this is from a checkpoint; else the next one must save it.
         """
-        self._sealed = [
-            SealedEntries(segment, header.last_ms, header.oldest_position, None)
-            for segment, header in sealed
-        ]
-        self._set_idle(ends)
+        self._sealed.load(sealed)
+        self._resting = QueueColumns.of(ends, is_saved=is_saved)
         for key, base, entries in runs:
             if key not in ends:
                 continue  # Of a topic deleted since.
             queue = self._queues.get(key)
             if queue is None:
-                queue = self._queues[key] = _Queue(base)
+                queue = self._wake(key)
+            if not queue.words:
+                queue.base = base
             queue.words.frombytes(entries)
             queue.next_offset = queue.saved = base + len(entries) // _ENTRY.size
 
@@ -159,6 +139,8 @@ class ConsumeQueues:
         # What a checkpoint knew of it; else there is nothing.
         for queue in self._queues.values():
             self._note_oldest(queue.words)
+        for words in self._resting.entry_words():
+            self._note_oldest(words)
 
     def started(self) -> None:
         """Replay is over: from now on offsets have no gaps."""
@@ -172,7 +154,7 @@ class ConsumeQueues:
         """See `model.log.Log.index`. The hot path of every send."""
         queue = self._queues.get(topic_id << 32 | queue_id)
         if queue is None:
-            queue = self._touch(topic_id << 32 | queue_id)
+            queue = self._wake(topic_id << 32 | queue_id)
         if queue_offset != queue.next_offset:
             self._fill_hole(queue, queue_offset, entry[2])
         if entry[0] < self._active_base:
@@ -198,15 +180,28 @@ class ConsumeQueues:
         foreign = [position for position in words[::WORDS] if 0 < position < self._active_base]
         self._oldest_foreign = min([self._oldest_foreign, *foreign])
 
-    def _touch(self, key: int) -> _Queue:
-        queue = self._queues[key] = _Queue(self._idle_end(key))
+    def _wake(self, key: int) -> _Queue:
+        if len(self._queues) >= self._lay_at:
+            self._lay_down()
+        resting = self._resting.take(key)
+        if resting is None:
+            resting = RestingQueue(0, 0, UNKNOWN, array("Q"))
+        queue = self._queues[key] = _Queue(resting)
         return queue
 
-    def _idle_end(self, key: int) -> int:
-        at = bisect_left(self._idle_keys, key)
-        if at < len(self._idle_keys) and self._idle_keys[at] == key:
-            return self._idle_ends[at]
-        return 0
+    def _lay_down(self) -> None:
+        """Let those rest that woke first, but for the long."""
+        found, long = [], 0
+        for key, queue in self._queues.items():
+            if len(queue.words) > WORDS * ENTRIES_MAX:
+                long += 1
+            else:
+                found.append(key)
+                if len(found) > self._awake_max // 16:
+                    break
+        for key in found:
+            self._resting.lay(key, self._queues.pop(key).at_rest())
+        self._lay_at = self._awake_max + long
 
     def _fill_hole(self, queue: _Queue, queue_offset: int, timestamp_ms: int) -> None:
         """Offsets whose frame was quarantined stay empty; times must not go back."""
@@ -218,15 +213,14 @@ class ConsumeQueues:
     def drop(self, topic_id: int) -> None:
         """Forget the queues of a topic."""
         first, end = key_of(topic_id, 0), key_of(topic_id + 1, 0)
-        low, high = bisect_left(self._idle_keys, first), bisect_left(self._idle_keys, end)
-        touched = [key for key in self._queues if first <= key < end]
-        # A checkpoint must forget them too.
-        self._dropped += {*self._idle_keys[low:high], *touched}
-        for key in touched:
+        awake = [key for key in self._queues if first <= key < end]
+        for key in awake:
             del self._queues[key]
-        for column in (self._idle_keys, self._idle_ends, self._idle_firsts):
-            del column[low:high]
-        self._runs.clear()
+        dropped = self._resting.drop(first, end)
+        dropped.extend(awake)
+        self._sealed.forget_runs(dropped)
+        # A checkpoint must forget them too.
+        self._dropped.extend(dropped)
 
     # Reading
 
@@ -234,31 +228,20 @@ class ConsumeQueues:
         """See `model.log.QueueReader.max_offset`."""
         key = topic_id << 32 | queue_id
         queue = self._queues.get(key)
-        return self._idle_end(key) if queue is None else queue.next_offset
+        return self._resting.end(key) if queue is None else queue.next_offset
 
     def min_offset(self, topic_id: int, queue_id: int) -> int:
         """See `model.log.QueueReader.min_offset`."""
         key = topic_id << 32 | queue_id
-        first = self._first_sealed(key) if self._sealed else _NOT_SEALED
-        if first != _NOT_SEALED:
-            return first
         queue = self._queues.get(key)
-        return self._idle_end(key) if queue is None else queue.base
-
-    def _first_sealed(self, key: int) -> int:
-        at = bisect_left(self._idle_keys, key)
-        if at == len(self._idle_keys) or self._idle_keys[at] != key:
-            return _NOT_SEALED  # Its first message came after the last seal.
-        if self._idle_firsts[at] == _NOT_LOOKED_FOR:
-            self._idle_firsts[at] = self._find_first_sealed(key)
-        return self._idle_firsts[at]
-
-    def _find_first_sealed(self, key: int) -> int:
-        for sealed in self._sealed:
-            run = self._run_in(sealed, key)
-            if run is not None:
-                return run.base
-        return _NOT_SEALED
+        if queue is None:
+            return self._resting.first(key, self._sealed.first_offset)
+        if not queue.base:
+            return 0
+        if queue.first == UNKNOWN:
+            first = self._sealed.first_offset(key)
+            queue.first = queue.base if first is None else first
+        return queue.first
 
     def entry(self, topic_id: int, queue_id: int, queue_offset: int) -> tuple[int, int, int]:
         """Position, tag hash and store timestamp of one message.
@@ -295,17 +278,23 @@ class ConsumeQueues:
         self, topic_id: int, queue_id: int, start: int, end: int
     ) -> list[tuple[int, int, int] | None]:
         """The entries of [start, end); None where there is none."""
-        queue = self._queues.get(topic_id << 32 | queue_id)
+        key = topic_id << 32 | queue_id
+        queue = self._queues.get(key)
         if queue is not None and queue.base <= start and end <= queue.next_offset:
-            words = iter(queue.words[WORDS * (start - queue.base) : WORDS * (end - queue.base)])
-            return [entry if entry[0] else None for entry in zip(words, words, words, strict=True)]
-        found: list[tuple[int, int, int] | None] = []
+            found = iter(queue.words[WORDS * (start - queue.base) : WORDS * (end - queue.base)])
+            return [entry if entry[0] else None for entry in zip(found, found, found, strict=True)]
+        run = self._run_of(key, start)
+        if run is not None and end <= run.end:
+            at = run.start + WORDS * (start - run.base)
+            found = iter(run.words[at : at + WORDS * (end - start)])
+            return [entry if entry[0] else None for entry in zip(found, found, found, strict=True)]
+        entries: list[tuple[int, int, int] | None] = []
         for queue_offset in range(start, end):
             try:
-                found.append(self.entry(topic_id, queue_id, queue_offset))
+                entries.append(self.entry(topic_id, queue_id, queue_offset))
             except (CorruptFrame, MessageNotFound):
-                found.append(None)
-        return found
+                entries.append(None)
+        return entries
 
     def timestamp(self, topic_id: int, queue_id: int, queue_offset: int) -> int:
         """See `model.log.QueueReader.timestamp`."""
@@ -330,15 +319,12 @@ class ConsumeQueues:
     def offset_at(self, topic_id: int, queue_id: int, timestamp_ms: int) -> int:
         """See `model.log.QueueReader.offset_at`."""
         key = topic_id << 32 | queue_id
-        first = bisect_left(self._sealed, timestamp_ms, key=lambda sealed: sealed.last_ms)
-        for sealed in self._sealed[first:]:
-            run = self._run_in(sealed, key)
-            if run is not None and run.time(run.end - 1) >= timestamp_ms:
-                return run.first_at(timestamp_ms)
+        found = self._sealed.offset_at(key, timestamp_ms)
+        if found is not None:
+            return found
         queue = self._queues.get(key)
-        if queue is None:
-            return self._idle_end(key)
-        return Run(queue.base, queue.next_offset, queue.words, 0).first_at(timestamp_ms)
+        run = self._resting.get(key) if queue is None else queue.run
+        return self.max_offset(topic_id, queue_id) if run is None else run.first_at(timestamp_ms)
 
     def runs(self, topic_id: int, queue_id: int, start: int, end: int) -> Iterator[Run]:
         """The stored parts of [start, end), in order; their words must be copied at once."""
@@ -353,105 +339,30 @@ class ConsumeQueues:
 
     def sealed_runs(self, topic_id: int, queue_id: int) -> Iterator[tuple[SegmentHeader, Run]]:
         """The segments whose index file holds offsets of a queue, in order."""
-        for sealed in self._sealed:
-            run = self._run_in(sealed, topic_id << 32 | queue_id)
-            if run is not None and sealed.memory is None:
-                yield sealed.segment, run
+        return self._sealed.in_files(topic_id << 32 | queue_id)
 
     def _run_of(self, key: int, queue_offset: int) -> Run | None:
         queue = self._queues.get(key)
         if queue is not None and queue_offset >= queue.base:
-            if queue_offset >= queue.next_offset:
-                return None
-            return Run(queue.base, queue.next_offset, queue.words, 0)
-        run = self._runs.get(key)
-        if run is not None and run.base <= queue_offset < run.end:
-            return run
-        run = self._search(key, queue_offset)
-        if run is not None:
-            if len(self._runs) >= _CACHED_MAX:
-                self._runs.clear()
-            self._runs[key] = run
-        return run
-
-    def _search(self, key: int, queue_offset: int) -> Run | None:
-        """Halve the sealed segments; where one does not know the queue, ask the next."""
-        low, high = 0, len(self._sealed)
-        while low < high:
-            middle = probe = (low + high) // 2
-            run = None
-            while probe < high and run is None:
-                run = self._run_in(self._sealed[probe], key)
-                probe += 1
-            if run is None or queue_offset < run.base:
-                high = middle
-            elif queue_offset < run.end:
-                return run
-            else:
-                low = probe
-        return None
-
-    def _run_in(self, sealed: SealedEntries, key: int) -> Run | None:
-        memory = sealed.memory
-        if memory is not None:
-            return memory.get(key)
-        if sealed.mapped is None:
-            opened = self._open_sealed(sealed.segment)
-            if isinstance(opened, dict):
-                sealed.memory = opened
-                return opened.get(key)
-            sealed.mapped = opened
-        return sealed.mapped.run(key)
-
-    def _open_sealed(self, segment: SegmentHeader) -> MappedIndex | dict[int, Run]:
-        """The index of a sealed segment: its file or, if that is no good, made again.
-
-        Raises:
-            ReadFailed: The disk refuses it, or the segment, now.
-        """
-        is_strict = True
-        try:
-            try:
-                return sealed_index.open_index(self._files, self._directory, segment)
-            except (FileNotFoundError, CorruptFrame) as error:
-                _log.exception("index_damaged segment=%d error=%s", segment.number, error)
-                return self._rebuild(segment, is_strict)
-        except OSError as error:
-            what = f"the index of segment {segment.number}"
-            refusal = self._patience.refused(segment.number, what, error)
-            if isinstance(refusal, ReadFailed):
-                raise refusal from error
-            _log.exception("index_unreadable segment=%d; made again", segment.number)
-            return self._rebuild(segment, not is_strict)
+            return queue.run if queue_offset < queue.next_offset else None
+        run = self._sealed.known_run(key, queue_offset)
+        if run is None and queue is None:
+            run = self._resting.get(key)
+            if run is not None and not run.base <= queue_offset < run.end:
+                run = None
+        return self._sealed.run_of(key, queue_offset) if run is None else run
 
     # Sealing, checkpoints, retention
 
     def seal(self, segment: SegmentHeader, ended_ms: int) -> SealedEntries:
         """The active segment takes no more frames; `write_sealed` takes what is returned."""
-        # Without an entry it may still hold delayed messages: as old as its last frame.
-        memory = {
-            key: Run(queue.base, queue.next_offset, queue.words, 0)
-            for key, queue in self._queues.items()
-            if queue.words
-        }
-        last_ms = max((run.time(run.end - 1) for run in memory.values()), default=ended_ms)
-        last_ms = max(last_ms, self._sealed[-1].last_ms if self._sealed else 0)
+        awake = {key: queue.run for key, queue in self._queues.items() if queue.words}
+        memory = MemoryEntries(awake, self._resting.seal())
+        for queue in self._queues.values():
+            queue.begin_segment()
         oldest = min(self._oldest_foreign, self._active_base)
-        self._sealed.append(sealed := SealedEntries(segment, last_ms, oldest, memory))
-        # The next checkpoint must know where a queue ends, though not its entries.
-        unsaved = [key for key, queue in self._queues.items() if queue.saved < queue.next_offset]
-        self._set_idle(self.ends())
-        self._queues = {}
-        for key in unsaved:
-            self._touch(key).saved -= 1
         self._oldest_foreign = _NOWHERE
-        return sealed
-
-    def _set_idle(self, ends: Mapping[int, int]) -> None:
-        keys = sorted(ends)
-        self._idle_keys = array("Q", keys)
-        self._idle_ends = array("Q", [ends[key] for key in keys])
-        self._idle_firsts = array("q", [_NOT_LOOKED_FOR]) * len(self._idle_keys)
+        return self._sealed.seal(segment, memory, ended_ms, oldest)
 
     def write_sealed(self, sealed: SealedEntries) -> None:
         """Write the index file of a sealed segment; in the background thread.
@@ -459,34 +370,30 @@ class ConsumeQueues:
         Raises:
             OSError: It is not written; the entries stay in memory.
         """
-        memory = sealed.memory
-        if memory is not None:
-            bounds = (sealed.last_ms, sealed.oldest_position)
-            sealed_index.write(self._files, self._directory, sealed.segment, memory, bounds)
-            # Readers look at `memory` first and then at the file.
-            sealed.memory = None
+        self._sealed.write(sealed)
 
-    def ends(self) -> dict[int, int]:
-        """The next offset of every queue."""
-        ends = dict(zip(self._idle_keys, self._idle_ends, strict=True))
-        ends.update((key, queue.next_offset) for key, queue in self._queues.items())
-        return ends
+    def ends(self) -> Iterator[tuple["array[int]", "array[int]"]]:
+        """(keys, next offsets) of all queues, in parts."""
+        awake = self._queues.values()
+        yield array("Q", self._queues), array("Q", [queue.next_offset for queue in awake])
+        yield from self._resting.ends()
 
-    def take_new(self) -> list[NewEntries]:
-        """What a checkpoint must save; taking it marks it saved."""
-        found = [NewEntries(key, 0, 0, b"") for key in self._dropped]
-        self._dropped.clear()
+    def take_new(self) -> list[Iterable[NewEntries]]:
+        """What a checkpoint must save, in parts; taking it marks it saved."""
+        gone = [NewEntries(key, 0, 0, b"") for key in self._dropped]
+        self._dropped = array("Q")
+        awake = []
         for key, queue in self._queues.items():
             if queue.saved < queue.next_offset:
                 base = max(queue.saved, queue.base)
                 words = queue.words[WORDS * (base - queue.base) :]
-                found.append(NewEntries(key, queue.next_offset, base, words.tobytes()))
+                awake.append(NewEntries(key, queue.next_offset, base, words.tobytes()))
                 queue.saved = queue.next_offset
-        return found
+        return [gone, awake, *self._resting.take_unsaved()]
 
     def sealed_bounds(self) -> list[tuple[int, int, int]]:
         """(segment number, latest time, oldest position pointed to) of each, oldest first."""
-        return [(s.segment.number, s.last_ms, s.oldest_position) for s in self._sealed]
+        return self._sealed.bounds()
 
     @property
     def oldest_foreign_position(self) -> int:
@@ -495,6 +402,7 @@ class ConsumeQueues:
 
     def forget_before(self, number: int) -> None:
         """Retention took the segments before `number`."""
-        self._sealed = [sealed for sealed in self._sealed if sealed.segment.number >= number]
-        self._runs.clear()
-        self._idle_firsts = array("q", [_NOT_LOOKED_FOR]) * len(self._idle_keys)
+        self._sealed.forget_before(number)
+        self._resting.forget_firsts()
+        for queue in self._queues.values():
+            queue.first = UNKNOWN

@@ -24,7 +24,8 @@ that one message can be read and verified without its frame. Kinds and states ar
 numbers (model.log).
 """
 
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Iterable, Iterator
 from struct import Struct
 
 from google_crc32c import extend
@@ -226,9 +227,14 @@ def decode_row(payload: bytes) -> tuple[bytes, bytes]:
     return payload[4:end], payload[end:]
 
 
-def encode_queue_ends(ends: Mapping[int, int]) -> bytes:
-    """The payload of QUEUE_ENDS: the next offset of each queue."""
-    return b"".join(_END.pack(queue, end) for queue, end in ends.items())
+def encode_queue_ends(ends: Iterable[tuple["array[int]", "array[int]"]]) -> bytes:
+    """The payload of QUEUE_ENDS: the next offset of each queue, given as (keys, offsets)."""
+    parts = []
+    for keys, offsets in ends:
+        pairs = array("Q", bytes(_END.size * len(keys)))
+        pairs[::2], pairs[1::2] = keys, offsets
+        parts.append(pairs.tobytes())
+    return b"".join(parts)
 
 
 def decode_queue_ends(payload: bytes) -> dict[int, int]:

@@ -22,7 +22,7 @@ Derived: what is missing or damaged is made again from the log (store.recovery).
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple, TypeAlias
@@ -109,7 +109,7 @@ def write(
     files: Files,
     directory: Path,
     segment: SegmentHeader,
-    runs: Mapping[int, Run],
+    runs: Iterable[tuple[int, Run]],
     bounds: tuple[int, int],
 ) -> None:
     """Write the index of a segment.
@@ -118,20 +118,20 @@ def write(
         files: Where to.
         directory: Of the shard.
         segment: Whose index it is.
-        runs: By key; each the whole of an array of its own.
+        runs: Each (key, offsets), by key.
         bounds: The latest store timestamp, and the lowest position any entry points to.
 
     Raises:
         OSError: It could not be written; nothing changed.
     """
-    keys = sorted(runs)
-    bases, starts, parts = array("Q"), array("Q", [0]), []
-    for key in keys:
-        run = runs[key]
+    keys, bases, starts, entries = array("Q"), array("Q"), array("Q", [0]), array("Q")
+    for key, run in runs:
+        count = run.end - run.base
+        keys.append(key)
         bases.append(run.base)
-        starts.append(starts[-1] + run.end - run.base)
-        parts.append(bytes(run.words))
-    body = b"".join((array("Q", keys).tobytes(), bases.tobytes(), starts.tobytes(), *parts))
+        starts.append(starts[-1] + count)
+        entries.frombytes(run.words[run.start : run.start + WORDS * count].tobytes())
+    body = b"".join((keys.tobytes(), bases.tobytes(), starts.tobytes(), entries.tobytes()))
     covered = _COVERED.pack(
         _MAGIC,
         _VERSION,

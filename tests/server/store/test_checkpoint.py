@@ -8,7 +8,7 @@ import pytest
 
 from cosmodrome_server.errors import CorruptFrame
 from cosmodrome_server.store.checkpoint import CheckpointStore, Mark, SqliteCheckpoints
-from cosmodrome_server.store.consume_queue import NewEntries
+from cosmodrome_server.store.queue_columns import NewEntries
 from tests.support.memory_checkpoints import MemoryCheckpoints
 
 Reopen = Callable[[], CheckpointStore]
@@ -44,7 +44,7 @@ def test_nothing_saved_is_nothing_loaded(reopen: Reopen) -> None:
 
 
 def test_what_was_saved_is_loaded(reopen: Reopen) -> None:
-    reopen().save(mark(3), {b"b": b"2", b"a": b"1"}, [entries(7, 5, 2)])
+    reopen().save(mark(3), {b"b": b"2", b"a": b"1"}.items(), [entries(7, 5, 2)])
 
     saved = reopen().load()
 
@@ -57,8 +57,8 @@ def test_what_was_saved_is_loaded(reopen: Reopen) -> None:
 
 def test_later_rows_replace_and_remove_earlier_ones(reopen: Reopen) -> None:
     store = reopen()
-    store.save(mark(1), {b"a": b"1", b"b": b"1", b"c": b"1"}, [])
-    store.save(mark(2), {b"a": b"2", b"b": None, b"never": None}, [])
+    store.save(mark(1), {b"a": b"1", b"b": b"1", b"c": b"1"}.items(), [])
+    store.save(mark(2), {b"a": b"2", b"b": None, b"never": None}.items(), [])
 
     saved = reopen().load()
 
@@ -68,8 +68,8 @@ def test_later_rows_replace_and_remove_earlier_ones(reopen: Reopen) -> None:
 
 def test_entries_of_one_segment_add_up_in_order(reopen: Reopen) -> None:
     store = reopen()
-    store.save(mark(1), {}, [entries(7, 0, 2), entries(8, 0, 1)])
-    store.save(mark(2), {}, [entries(7, 2, 3)])
+    store.save(mark(1), {}.items(), [entries(7, 0, 2), entries(8, 0, 1)])
+    store.save(mark(2), {}.items(), [entries(7, 2, 3)])
 
     saved = reopen().load()
 
@@ -80,8 +80,8 @@ def test_entries_of_one_segment_add_up_in_order(reopen: Reopen) -> None:
 
 def test_entries_of_sealed_segments_are_dropped_but_not_where_queues_end(reopen: Reopen) -> None:
     store = reopen()
-    store.save(mark(1, segment=1), {}, [entries(7, 0, 2)])
-    store.save(mark(2, segment=2), {}, [entries(8, 0, 1)])
+    store.save(mark(1, segment=1), {}.items(), [entries(7, 0, 2)])
+    store.save(mark(2, segment=2), {}.items(), [entries(8, 0, 1)])
 
     saved = reopen().load()
 
@@ -92,8 +92,8 @@ def test_entries_of_sealed_segments_are_dropped_but_not_where_queues_end(reopen:
 
 def test_a_queue_that_is_gone_is_forgotten(reopen: Reopen) -> None:
     store = reopen()
-    store.save(mark(1), {}, [entries(7, 0, 2), entries(8, 0, 2)])
-    store.save(mark(2), {}, [NewEntries(7, 0, 0, b"")])
+    store.save(mark(1), {}.items(), [entries(7, 0, 2), entries(8, 0, 2)])
+    store.save(mark(2), {}.items(), [NewEntries(7, 0, 0, b"")])
 
     saved = reopen().load()
 
@@ -103,7 +103,7 @@ def test_a_queue_that_is_gone_is_forgotten(reopen: Reopen) -> None:
 
 def test_a_clean_stop_is_remembered(reopen: Reopen) -> None:
     store = reopen()
-    store.save(mark(3), {b"a": b"1"}, [])
+    store.save(mark(3), {b"a": b"1"}.items(), [])
     store.note_durable(9)
 
     saved = reopen().load()
@@ -119,11 +119,11 @@ def test_a_clean_stop_without_a_checkpoint_leaves_nothing(reopen: Reopen) -> Non
 
 
 def test_a_discarded_checkpoint_is_gone(reopen: Reopen) -> None:
-    reopen().save(mark(3), {b"a": b"1"}, [])
+    reopen().save(mark(3), {b"a": b"1"}.items(), [])
     reopen().discard()
 
     assert reopen().load() is None
-    reopen().save(mark(4), {b"b": b"1"}, [])
+    reopen().save(mark(4), {b"b": b"1"}.items(), [])
     saved = reopen().load()
     assert saved is not None
     assert saved.rows == [(b"b", b"1")]
@@ -132,7 +132,7 @@ def test_a_discarded_checkpoint_is_gone(reopen: Reopen) -> None:
 def saved_file(path: Path) -> None:
     store = SqliteCheckpoints(path)
     rows: dict[bytes, bytes | None] = {b"key-%d" % n: b"value-%d" % n * 20 for n in range(100)}
-    store.save(mark(3), rows, [entries(n, 0, 3) for n in range(20)])
+    store.save(mark(3), rows.items(), [entries(n, 0, 3) for n in range(20)])
     store.close()
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
@@ -195,13 +195,13 @@ def test_a_file_that_is_no_database_is_put_aside(tmp_path: Path) -> None:
     store = SqliteCheckpoints(tmp_path / "state.db")
 
     assert store.load() is None
-    store.save(mark(1), {}, [])
+    store.save(mark(1), {}.items(), [])
     store.close()
 
 
 def test_a_save_that_fails_changes_nothing(tmp_path: Path) -> None:
     store = SqliteCheckpoints(tmp_path / "state.db")
-    store.save(mark(1), {b"a": b"1"}, [])
+    store.save(mark(1), {b"a": b"1"}.items(), [])
     with sqlite3.connect(tmp_path / "state.db") as connection:
         connection.execute(
             "CREATE TRIGGER full BEFORE INSERT ON rows WHEN NEW.key = CAST('b' AS BLOB) "
@@ -209,7 +209,7 @@ def test_a_save_that_fails_changes_nothing(tmp_path: Path) -> None:
         )
     connection.close()
     with pytest.raises(OSError, match=r"state\.db: the disk is full"):
-        store.save(mark(2), {b"a": b"2", b"b": b"2"}, [])
+        store.save(mark(2), {b"a": b"2", b"b": b"2"}.items(), [])
 
     saved = store.load()
     store.close()

@@ -123,7 +123,7 @@ def test_a_checkpoint_of_another_log_is_not_believed() -> None:
     saved = other.checkpoints.load()
     assert saved is not None
     foreign = MemoryCheckpoints()
-    foreign.save(saved.mark._replace(salt=1), dict(saved.rows), [])
+    foreign.save(saved.mark._replace(salt=1), saved.rows, [])
 
     after = World(mine.disk.killed(), foreign)
 
