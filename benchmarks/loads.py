@@ -15,6 +15,7 @@ HEADERS = (
     "te: trailers",
     *(f"{name}: {value}" for name, value in METADATA),
 )
+_STEADY_JVM = "-Xmn768m -XX:TieredStopAtLevel=1"
 GO_LATENCY = Path(__file__).parent / "macro" / "latency"
 
 
@@ -83,8 +84,12 @@ def java_push_rate(*words: str) -> float:
 
 
 def java_latency(*words: str) -> dict[str, float]:
-    """Run the Java client at a fixed rate; p50 and p99 of its last round, in milliseconds."""
-    return _latency(java_client("lat", *words))
+    """Run the Java client at a fixed rate; p50 and p99 of its last round, in milliseconds.
+
+    Its JVM has room for the garbage of a round and compiles once, quickly: else every second
+    compiler and collector take a core for longer than either server takes to answer.
+    """
+    return _latency(java_client("lat", *words, JAVA_TOOL_OPTIONS=_STEADY_JVM))
 
 
 def go_latency(*words: str) -> dict[str, float]:

@@ -70,7 +70,7 @@ def java_simple(target: Target, scale: float) -> Figures:
 def latency(target: Target, scale: float) -> Figures:
     """How long from send to answer and to the listener, at 500 messages a second?
 
-    By two official clients: Java's p99 is in part that of its own compiler, Go has none.
+    By two official clients, each kept from compiling and collecting meanwhile (`loads`).
     """
     found = {}
     seconds = str(int(10 * scale) or 4)

@@ -138,9 +138,9 @@ def apache(flush: str) -> Iterator[Target]:
         _script("down.sh")
 
 
-def java_client(*words: str, tls: bool = True) -> str:
+def java_client(*words: str, tls: bool = True, **environment: str) -> str:
     """Run the official Java client as a load; returns what it prints."""
-    return _script("bench.sh", *words, SSL=str(tls).lower())
+    return _script("bench.sh", *words, SSL=str(tls).lower(), **environment)
 
 
 def _script(name: str, *words: str, **environment: str) -> str:
