@@ -88,13 +88,16 @@ class SendVerbs(CatalogueVerbs):
         run_type = messages[0].message_type
         sizes = counters.sizes_of(topic, run_type)
         count = body_bytes = 0
+        size = at = -1
         for message in messages:
             if message.message_type is not run_type:
                 counters.sent(topic, run_type, count, body_bytes)
                 run_type, count, body_bytes = message.message_type, 0, 0
                 sizes = counters.sizes_of(topic, run_type)
             count += 1
-            size = len(message.body)
+            if len(message.body) != size:
+                size = len(message.body)
+                at = bisect_left(SIZE_BOUNDS, size)
             body_bytes += size
-            sizes[bisect_left(SIZE_BOUNDS, size)] += 1
+            sizes[at] += 1
         counters.sent(topic, run_type, count, body_bytes)

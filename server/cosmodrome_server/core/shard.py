@@ -182,22 +182,19 @@ class Shard:
     def apply_messages(self, records: Sequence[MessageRecord], positions: Sequence[int]) -> None:
         """`apply_message` for each message of a send; mostly they are a run of one queue."""
         first, last = records[0], records[-1]
-        # A list, because `all` over a generator costs twice as much on every send.
-        strangers = [
-            record
-            for record in records
-            if record.queue_id != first.queue_id or record.state is not _VISIBLE
-        ]
+        queue_id = first.queue_id
         span = last.queue_offset - first.queue_offset
-        if strangers or span != len(records) - 1 or last.topic_id != first.topic_id:
-            for record, position in zip(records, positions, strict=True):
-                self.apply_message(record, position)
-            return
-        entries = [
-            (position, record.tag_hash, record.store_timestamp_ms)
-            for record, position in zip(records, positions, strict=True)
-        ]
-        self._apply_run(first.topic_id, first.queue_id, first.queue_offset, entries)
+        if 0 < span == len(records) - 1 and last.topic_id == first.topic_id:
+            entries = [
+                (position, record.tag_hash, record.store_timestamp_ms)
+                for record, position in zip(records, positions, strict=True)
+                if record.queue_id == queue_id and record.state is _VISIBLE
+            ]
+            if len(entries) == len(records):
+                self._apply_run(first.topic_id, queue_id, first.queue_offset, entries)
+                return
+        for record, position in zip(records, positions, strict=True):
+            self.apply_message(record, position)
 
     def _apply_run(
         self, topic_id: int, queue_id: int, queue_offset: int, entries: list[tuple[int, int, int]]

@@ -23,6 +23,8 @@ except ImportError:  # a Python that was built without
 
 # Lengths and small numbers are nearly always below this; two bytes each.
 _SMALL = [bytes((n,)) if n < 128 else bytes((n & 127 | 128, n >> 7)) for n in range(4096)]
+# Seven bits that more follow.
+_MORE = [bytes((n | 128,)) for n in range(128)]
 
 _DIGEST_HEAD = b"\x22\x24\x08\x02\x12\x20"  # body_digest = 4 {type = MD5, checksum: 32 bytes}
 
@@ -31,8 +33,10 @@ def varint(value: int) -> bytes:
     """Encode a varint; negative ones as protobuf's int64 does."""
     if 0 <= value < 4096:
         return _SMALL[value]
-    if 1 << 14 <= value < 1 << 21:  # most queue offsets
-        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+    if 0 < value < 4096 << 7:
+        return _MORE[value & 0x7F] + _SMALL[value >> 7]
+    if 0 < value < 4096 << 14:  # most queue offsets
+        return _MORE[value & 0x7F] + _MORE[value >> 7 & 0x7F] + _SMALL[value >> 14]
     value &= 0xFFFF_FFFF_FFFF_FFFF
     encoded = bytearray()
     while value > 0x7F:

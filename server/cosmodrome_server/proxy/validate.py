@@ -140,8 +140,6 @@ def check_properties(
         IllegalMessagePropertyKey: A reserved key, or a control character in key or value.
         IllegalMessageTag, IllegalMessageKey
     """
-    if not properties and _is_plain(tag + "".join(keys), rules):
-        return
     text = _text_of(properties, rules) if properties else ""
     if tag:
         _check_tag(tag)
@@ -159,7 +157,7 @@ def check_properties(
         )
 
 
-def _is_plain(text: str, rules: MessageRules) -> bool:
+def is_plain(text: str, rules: MessageRules) -> bool:
     """Whether nothing can be wrong with a tag and keys of this text: so it is with most."""
     return (
         text.isascii()

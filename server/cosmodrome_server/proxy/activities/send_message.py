@@ -58,20 +58,25 @@ def _encoded(receipts: Sequence[SendReceipt]) -> bytes:
     is the message id, for every message, as in the reference.
     """
     parts = [status.OK]
+    id_bytes = rest_bytes = -1
+    before = between = b""
     for receipt in receipts:
         message_id, offset = receipt.message_id.encode(), receipt.queue_offset
         rest = b"\x20" + varint(offset) if offset else b""
         if receipt.recall_handle:
             handle = receipt.recall_handle.encode()
             rest += b"\x2a" + varint(len(handle)) + handle
-        before, between = _around(len(message_id), len(rest))
+        if len(message_id) != id_bytes or len(rest) != rest_bytes:
+            # Seldom: the messages of a batch are alike.
+            id_bytes, rest_bytes = len(message_id), len(rest)
+            before, between = _around(id_bytes, rest_bytes)
         parts += (before, message_id, between, message_id, rest)
     return b"".join(parts)
 
 
 @lru_cache(maxsize=1024)
 def _around(id_bytes: int, rest_bytes: int) -> tuple[bytes, bytes]:
-    """What stands before each of the two ids of an entry; the same for all of a batch."""
+    """What stands before each of the two ids of an entry."""
     length = varint(id_bytes)
     named, between = status.OK + b"\x12" + length, b"\x1a" + length
     entry_bytes = len(named) + len(between) + 2 * id_bytes + rest_bytes
