@@ -79,7 +79,7 @@ simulation: $(MARK)-dev
 # Branches of what must not be wrong, all of them: frame codec, recovery, timers, leases.
 CORE := server/cosmodrome_server
 COVERED := $(CORE)/store/frame.py,$(CORE)/store/record.py,$(CORE)/store/scanner.py,$(CORE)/store/recovery.py,$(CORE)/store/patience.py,$(CORE)/core/timer.py,$(CORE)/core/timer_slot.py,$(CORE)/core/uncopied.py,$(CORE)/broker/timer_verbs.py,$(CORE)/broker/bucket_worker.py,$(CORE)/store/timer_bucket.py,$(CORE)/core/done_set.py,$(CORE)/core/progress_row.py
-LEASES := $(CORE)/core/consumption.py,$(CORE)/core/consumptions.py,$(CORE)/core/lease.py,$(CORE)/core/resting.py,$(CORE)/core/progress.py,$(CORE)/core/settle.py
+LEASES := $(CORE)/core/consumption.py,$(CORE)/core/consumptions.py,$(CORE)/core/delivery_runs.py,$(CORE)/core/lease.py,$(CORE)/core/resting.py,$(CORE)/core/progress.py,$(CORE)/core/settle.py
 coverage: $(MARK)-dev
 	@$(BIN)/python -m coverage run --branch --include="$(COVERED),$(LEASES)" -m pytest -q tests/server/store tests/server/core tests/server/broker
 	@$(BIN)/python -m coverage report --show-missing --include="$(COVERED),$(LEASES)" --fail-under=100

@@ -19,7 +19,13 @@ from pathlib import Path
 
 from benchmarks.machine import described
 from cosmodrome_server.clock import SystemClock
-from cosmodrome_server.model.log import MessageRecord, MessageState, RecordKind, ReplayedRun
+from cosmodrome_server.model.log import (
+    MessageRecord,
+    MessageState,
+    RecordKind,
+    ReplayedDeliveries,
+    ReplayedRun,
+)
 from cosmodrome_server.store.commit_log import CommitLog
 from cosmodrome_server.store.group_commit import Durability
 from cosmodrome_server.store.opening import SHARD_NAME, open_log
@@ -41,6 +47,8 @@ class Loaded:
             if isinstance(record, ReplayedRun):
                 self.log.index_run(*record[:4])
                 self.replayed += len(record.entries)
+            elif isinstance(record, ReplayedDeliveries):
+                self.replayed += len(record.heads)
             else:
                 self.replayed += 1
         self.log.set_snapshot(lambda: [(b"row", b"value")])

@@ -17,6 +17,8 @@ from cosmodrome_server.model.log import (
     MessageState,
     RecordKind,
     Replayed,
+    ReplayedDeliveries,
+    ReplayedItem,
     ReplayedRun,
 )
 from cosmodrome_server.store.commit_log import CommitLog
@@ -109,10 +111,12 @@ class World:
     def _restore(self, key: bytes, value: int) -> None:
         (self.halves if key.startswith(b"half") else self.counters)[key] = value
 
-    def _apply(self, record: Replayed | ReplayedRun) -> None:
+    def _apply(self, record: ReplayedItem) -> None:
         if isinstance(record, ReplayedRun):
             self.log.index_run(*record[:4])
-        elif record.message is not None:
+            return
+        assert not isinstance(record, ReplayedDeliveries), "acks of this world are too short"
+        if record.message is not None:
             self._index(record.message, record.position)
         elif record.kind is RecordKind.ACK:
             self.counters[record.payload] = self.counters.get(record.payload, 0) + 1

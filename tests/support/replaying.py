@@ -2,7 +2,14 @@
 
 from collections.abc import Iterator
 
-from cosmodrome_server.model.log import Log, RecordKind, Replayed, ReplayedRun
+from cosmodrome_server.model.log import (
+    DELIVERY_HEAD,
+    Log,
+    RecordKind,
+    Replayed,
+    ReplayedDeliveries,
+    ReplayedRun,
+)
 
 Item = tuple[RecordKind, bytes]
 
@@ -13,9 +20,21 @@ def replayed(log: Log) -> Iterator[Item]:
         if isinstance(record, ReplayedRun):
             log.index_run(*record[:4])
             yield from [(RecordKind.MESSAGE, b"")] * len(record.entries)
+        elif isinstance(record, ReplayedDeliveries):
+            yield from deliveries(record)
         else:
             index(log, record)
             yield record.kind, record.payload
+
+
+def deliveries(run: ReplayedDeliveries) -> Iterator[Item]:
+    """Kind and payload of each record of a run."""
+    tails = iter(run.tails)
+    for head in run.heads:
+        kind = RecordKind(head[1])
+        tail = next(tails) if kind is RecordKind.POP else b""
+        # Behind length and kind.
+        yield kind, DELIVERY_HEAD.pack(*head)[5:] + tail
 
 
 def index(log: Log, record: Replayed) -> None:

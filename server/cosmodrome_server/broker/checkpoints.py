@@ -12,7 +12,7 @@ from cosmodrome_server.clock import Clock
 from cosmodrome_server.core.shard import Shard
 from cosmodrome_server.model.log import Log
 
-# Replaying one costs 1.5 to 3 µs, whatever its size: half a second of a start after a crash.
+# Replaying one costs about 1 µs, whatever its size: a quarter of a second of a start after a crash.
 _RECORDS_MAX = 200_000
 
 

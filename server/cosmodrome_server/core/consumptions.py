@@ -3,6 +3,7 @@
     (group, topic) ─▶ Consumption ─┬─ awake    queue ─▶ Progress ─▶ leases
                                    └─ resting  queue ─▶ offset       ▲
                                                                      │
+    young      the newest leases: most end before their time, and never get farther
     deadlines  heap of (deadline, lease id, progress): one entry per lease, however many
                messages it holds; an entry whose lease was settled or renewed since is
                passed over when it surfaces
@@ -44,10 +45,18 @@ from cosmodrome_server.core.records import (
 RENEW_AHEAD_MS = 10_000
 # Changed progress that is laid down no earlier, where it is at rest.
 _LAY_MIN = 4_096
+# Leases that are young at a time.
+_YOUNG_MAX = 1_024
 # Entries of heaps that are swept no earlier.
 _SWEEP_MIN = 1_024
 # Leases of a block that are due within this of its first are unpacked with it.
 _UNPACK_AHEAD_MS = 1_000
+
+
+def _renew_ms(lease: Lease) -> int:
+    """When somebody who renews it is to be asked for."""
+    ahead = min(RENEW_AHEAD_MS, (lease.deadline_ms - lease.popped_ms) // 2)
+    return lease.deadline_ms - ahead
 
 
 class Consumptions:
@@ -62,6 +71,9 @@ class Consumptions:
         # What time and records left for others to do; whoever does it empties them.
         self.became_ready: dict[Place, None] = {}
         self.exhausted: dict[tuple[Place, int], None] = {}
+        # No lease ends before.
+        self.due_ms = NEVER_MS
+        self._young: dict[int, Progress] = {}
         self._deadlines: list[tuple[int, int, Progress]] = []
         self._packed: list[tuple[int, int, Progress, LeaseBlock]] = []
         self._renewals: list[tuple[int, int, Progress]] = []
@@ -91,7 +103,7 @@ class Consumptions:
     def apply(self, record: ConsumptionRecord) -> None:
         """Do what the record says; `advance` to its time was called before."""
         match record:
-            case Ack():
+            case Ack() | DeadLetter():
                 self.apply_ack(record)
             case Pop():
                 self.apply_pop(record)
@@ -101,8 +113,6 @@ class Consumptions:
                 self._apply_change(record)
             case Renew():
                 self._apply_renew(record)
-            case DeadLetter():
-                self._apply_settled(record.lease_id, record.queue_offset, record)
             case _:
                 self._apply_offset(record)
 
@@ -114,27 +124,34 @@ class Consumptions:
         if replaced is not None:
             consumption.inflight -= record.mask.bit_count()
             if not replaced.mask:
-                self._forget_client(replaced)
-        consumption.turn = record.queue_id + 1
+                self._ended(replaced)
+        self.popped(consumption, progress, lease, record.count)
+
+    def popped(
+        self, consumption: Consumption, progress: Progress, lease: Lease | None, count: int
+    ) -> None:
+        """The progress did what a `Pop` of so many unseen messages says; all else it says."""
+        consumption.turn = progress.place[2] + 1
         consumption.pops += 1
-        consumption.is_ready_first = bool(record.count)
+        consumption.is_ready_first = count > 0
         if lease is not None:
             consumption.inflight += lease.mask.bit_count()
-            self.last_lease_id = max(self.last_lease_id, record.lease_id)
+            self.last_lease_id = max(self.last_lease_id, lease.lease_id)
             self._watch(progress, lease)
         self._soil(progress)
 
-    def apply_ack(self, record: Ack) -> None:
+    def apply_ack(self, record: Ack | DeadLetter) -> None:
         """End a delivery for good."""
-        self._apply_settled(record.lease_id, record.queue_offset, record)
-
-    def _apply_settled(self, lease_id: int, queue_offset: int, record: Ack | DeadLetter) -> None:
         consumption, progress = self._place_of(record)
-        lease = progress.settle(lease_id, queue_offset)
+        lease = progress.settle(record.lease_id, record.queue_offset)
+        self.settled(consumption, progress, lease)
+
+    def settled(self, consumption: Consumption, progress: Progress, lease: Lease | None) -> None:
+        """The progress did what an `Ack` says; a message left that lease."""
         if lease is not None:
             consumption.inflight -= 1
-            if lease.client_id and not lease.mask:
-                self._forget_client(lease)
+            if not lease.mask:
+                self._ended(lease)
         self._soil(progress)
 
     def _apply_many(self, record: AckMany) -> None:
@@ -142,8 +159,8 @@ class Consumptions:
         lease, left = progress.settle_many(record.lease_id, record.base, record.mask)
         if lease is not None:
             consumption.inflight -= left
-            if lease.client_id and not lease.mask:
-                self._forget_client(lease)
+            if not lease.mask:
+                self._ended(lease)
         self._soil(progress)
 
     def _place_of(
@@ -182,7 +199,7 @@ class Consumptions:
         if old is None:
             consumption.inflight += 1
         elif not old.mask:
-            self._forget_client(old)
+            self._ended(old)
         self.last_lease_id = max(self.last_lease_id, lease.lease_id)
         self._watch(progress, lease)
         self._soil(progress)
@@ -229,16 +246,26 @@ class Consumptions:
         return consumption
 
     def _watch(self, progress: Progress, lease: Lease) -> None:
-        self._enter(progress, lease)
+        self._young[lease.lease_id] = progress
+        first_ms = _renew_ms(lease) if lease.client_id else lease.deadline_ms
+        self.due_ms = min(self.due_ms, first_ms)
+        if len(self._young) >= _YOUNG_MAX:
+            self._enter_young()
+
+    def _enter_young(self) -> None:
+        young, self._young = self._young, {}
+        for lease_id, progress in young.items():
+            lease = progress.leases.get(lease_id)
+            if lease is not None:
+                self._enter(progress, lease)
         if len(self._deadlines) + len(self._renewals) >= self._sweep_at:
             self._sweep()
 
     def _enter(self, progress: Progress, lease: Lease) -> None:
         heapq.heappush(self._deadlines, (lease.deadline_ms, lease.lease_id, progress))
+        self.due_ms = min(self.due_ms, lease.deadline_ms)
         if lease.client_id:
-            left = lease.deadline_ms - lease.popped_ms
-            ahead = min(RENEW_AHEAD_MS, left // 2)
-            heapq.heappush(self._renewals, (lease.deadline_ms - ahead, lease.lease_id, progress))
+            heapq.heappush(self._renewals, (_renew_ms(lease), lease.lease_id, progress))
             self._leases_of_client.setdefault(lease.client_id, {})[lease.lease_id] = progress
 
     def _sweep(self) -> None:
@@ -261,6 +288,11 @@ class Consumptions:
         entry = (block.first_deadline_ms, block.last_id, progress, block)
         heapq.heappush(self._packed, entry)
 
+    def _ended(self, lease: Lease) -> None:
+        self._young.pop(lease.lease_id, None)
+        if lease.client_id:
+            self._forget_client(lease)
+
     def _forget_client(self, lease: Lease) -> None:
         of_client = self._leases_of_client.get(lease.client_id)
         if of_client is not None:
@@ -279,6 +311,11 @@ class Consumptions:
         # Now, because nobody holds a progress over a change of the time.
         if len(self._dirty) >= self._lay_at:
             self._lay_down()
+        if lease_ms >= self.due_ms:
+            self._end_due(lease_ms)
+
+    def _end_due(self, lease_ms: int) -> None:
+        self._enter_young()
         while self._packed and self._packed[0][0] <= lease_ms:
             _, _, progress, block = heapq.heappop(self._packed)
             for due in progress.leases.unpack_due(block, lease_ms + _UNPACK_AHEAD_MS):
@@ -291,6 +328,9 @@ class Consumptions:
             lease = progress.leases.get(lease_id)
             if lease is not None and lease.deadline_ms <= deadline_ms:
                 self._expire(progress, lease)
+        self.due_ms = deadlines[0][0] if deadlines else NEVER_MS
+        if self._packed:
+            self.due_ms = min(self.due_ms, self._packed[0][0])
 
     def _expire(self, progress: Progress, lease: Lease) -> None:
         self._forget_client(lease)
@@ -305,20 +345,25 @@ class Consumptions:
 
     def due_renewals(self, lease_ms: int) -> list[tuple[Progress, Lease]]:
         """Take the leases whose client must be looked for now."""
+        if lease_ms >= self.due_ms:
+            self._enter_young()
         renewals = self._renewals
         due = []
         while renewals and renewals[0][0] <= lease_ms:
             _, lease_id, progress = heapq.heappop(renewals)
             lease = progress.leases.get(lease_id)
             # An earlier entry of a lease renewed since is early: its own entry follows.
-            if lease is not None and lease.client_id and lease.deadline_ms > lease_ms:
-                ahead = min(RENEW_AHEAD_MS, (lease.deadline_ms - lease.popped_ms) // 2)
-                if lease.deadline_ms - ahead <= lease_ms:
-                    due.append((progress, lease))
+            if (
+                lease is not None
+                and lease.client_id
+                and _renew_ms(lease) <= lease_ms < lease.deadline_ms
+            ):
+                due.append((progress, lease))
         return due
 
     def leases_of(self, client_id: str) -> list[tuple[Progress, Lease]]:
         """The leases that are renewed for a client."""
+        self._enter_young()
         of_client = self._leases_of_client.get(client_id, {})
         return [
             (progress, lease)
@@ -328,12 +373,9 @@ class Consumptions:
 
     def next_deadline_ms(self) -> int:
         """When `advance` or `due_renewals` may next have something to do, on the lease clock."""
-        first = self._deadlines[0][0] if self._deadlines else NEVER_MS
-        if self._renewals and self._renewals[0][0] < first:
-            first = self._renewals[0][0]
-        if self._packed and self._packed[0][0] < first:
-            first = self._packed[0][0]
-        return first
+        if self._renewals and self._renewals[0][0] < self.due_ms:
+            return self._renewals[0][0]
+        return self.due_ms
 
     def drop_topic(self, topic_id: int) -> None:
         """Forget what groups did on a deleted topic."""

@@ -218,6 +218,32 @@ class Leases:
         """Begin a lease."""
         self._unpacked[lease.lease_id] = lease
 
+    def leave(self, lease_id: int, queue_offset: int) -> Lease | None:
+        """A message leaves its lease, which ends with its last; None if that does not hold it."""
+        lease = self._unpacked.get(lease_id)
+        if lease is None:
+            return self._leave_block(lease_id, queue_offset) if self._blocks else None
+        bit = queue_offset - lease.base
+        if bit < 0 or not lease.mask >> bit & 1:
+            return None
+        lease.mask ^= 1 << bit
+        if not lease.mask:
+            del self._unpacked[lease_id]
+        return lease
+
+    def _leave_block(self, lease_id: int, queue_offset: int) -> Lease | None:
+        found = self._find(lease_id)
+        if found is None:
+            return None
+        block, at = found
+        lease = block.lease(at)
+        if lease.base != queue_offset:
+            return None
+        lease.mask = 0
+        block.remove(at)
+        self._drop_if_empty(block)
+        return lease
+
     def take(self, lease: Lease, mask: int) -> None:
         """Messages leave a lease; it ends with its last."""
         lease.mask &= ~mask

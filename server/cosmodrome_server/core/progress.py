@@ -94,13 +94,7 @@ class Progress:
         if record.replaces:
             self._take_over(record)
         elif record.count:
-            end = base + record.count
-            taken = mask | record.held
-            if not taken:
-                self.done.add_range(base, end)
-            elif taken.bit_count() < record.count:
-                self._settle_gaps(base, end, taken)
-            self.cursor = end
+            self._pass(base, record.count, mask | record.held)
             if record.held:
                 self._hold(base, record.held)
         else:
@@ -118,10 +112,27 @@ class Progress:
         self.leases.add(lease)
         return lease
 
-    def _settle_gaps(self, base: int, end: int, taken: int) -> None:
-        span = taken.bit_length()
-        self.done.add_mask(base, ((1 << span) - 1) & ~taken)
-        self.done.add_range(base + span, end)
+    def lend(self, lease: Lease, count: int) -> None:
+        """`pop` of nothing but a lease, of no ordered group: of unseen messages, or ready ones.
+
+        Args:
+            lease: The new one.
+            count: See `Pop`.
+        """
+        self.is_reset_pending = False
+        if count:
+            self._pass(lease.base, count, lease.mask)
+        else:
+            self._take_ready(lease.base, lease.mask)
+        self.leases.add(lease)
+
+    def _pass(self, base: int, count: int, taken: int) -> None:
+        """Move the cursor over messages; those that nobody takes are settled."""
+        self.cursor = base + count
+        if taken.bit_count() < count:
+            span = taken.bit_length()
+            self.done.add_mask(base, ((1 << span) - 1) & ~taken)
+            self.done.add_range(base + span, base + count)
 
     def _hold(self, base: int, held: int) -> None:
         while held:
@@ -159,7 +170,7 @@ class Progress:
 
     def settle(self, lease_id: int, queue_offset: int) -> Lease | None:
         """End a delivery, or what waits for one, for good; return the lease it left."""
-        lease = self._leave(lease_id, queue_offset)
+        lease = self.leases.leave(lease_id, queue_offset)
         if lease is None:
             self.ready.pop(queue_offset, None)
         elif self.attempt_id:
@@ -180,16 +191,9 @@ class Progress:
         self._forget_attempt()
         return lease, left.bit_count()
 
-    def _leave(self, lease_id: int, queue_offset: int) -> Lease | None:
-        lease = self.leases.get(lease_id)
-        if lease is None or not lease.holds(queue_offset):
-            return None
-        self.leases.take(lease, 1 << (queue_offset - lease.base))
-        return lease
-
     def change(self, record: ChangeInvisible) -> tuple[Lease | None, Lease]:
         """Give one message a lease of its own; return the lease it left, and that one."""
-        old = self._leave(record.lease_id, record.queue_offset)
+        old = self.leases.leave(record.lease_id, record.queue_offset)
         lease = Lease(
             record.new_lease_id,
             record.queue_offset,

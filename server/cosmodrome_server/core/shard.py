@@ -20,6 +20,7 @@ from cosmodrome_server.core import timer
 from cosmodrome_server.core.catalogue import Catalogue, CatalogueRecord, TopicState
 from cosmodrome_server.core.consumption import Consumption
 from cosmodrome_server.core.consumptions import Consumptions
+from cosmodrome_server.core.delivery_runs import DeliveryRuns
 from cosmodrome_server.core.machine import NEVER_MS, DirtyRow, Matcher, Row
 from cosmodrome_server.core.matchers import Matchers
 from cosmodrome_server.core.message_group import FifoPlanner, MessageGroups
@@ -51,7 +52,8 @@ from cosmodrome_server.model.log import (
     MessageRecord,
     MessageState,
     RecordKind,
-    Replayed,
+    ReplayedDeliveries,
+    ReplayedItem,
     ReplayedRun,
 )
 from cosmodrome_server.model.queries import ANY_QUEUE
@@ -99,6 +101,7 @@ class Shard:
         self._log = log
         self.catalogue = Catalogue()
         self.consumptions = Consumptions(self.catalogue)
+        self._delivery_runs = DeliveryRuns(self.consumptions)
         self.transactions = Transactions(rules)
         self.timers = Timers()
         self.matchers = Matchers()
@@ -135,8 +138,13 @@ class Shard:
                 self.transactions.restore(key, value)
         self.transactions.restored()
 
-    def replay(self, replayed: Replayed | ReplayedRun) -> None:
-        """Apply one record of the log, or one run of messages."""
+    def replay(self, replayed: ReplayedItem) -> None:
+        """Apply one record of the log, or one run of records."""
+        if isinstance(replayed, ReplayedDeliveries):
+            runs = self._delivery_runs
+            self.orphans += runs.apply(replayed, self.lease_ms)
+            self.lease_ms = runs.lease_ms
+            return
         try:
             if isinstance(replayed, ReplayedRun):
                 self._apply_run(*replayed[:4])

@@ -27,6 +27,15 @@ import msgspec
 # is commit. The core's record, but a commit gives a message its place in the log's index.
 END_TRANSACTION_HEAD = Struct("<QQQIIQI?")
 
+# How POP and ACK begin, with the head of a state record before it: length · kind · at · group ·
+# topic · queue · lease · queue offset. It is all of an ACK. The core's records, but a start reads
+# hundreds of thousands of them: where one ends and what it says is read at one look.
+DELIVERY_HEAD = Struct("<IBQIIIQQ")
+DeliveryHead = tuple[int, int, int, int, int, int, int, int]
+
+# Position, tag hash and store timestamp of a message: what the index keeps of it.
+IndexEntry = tuple[int, int, int]
+
 
 class RecordKind(IntEnum):
     """What a record says. Numbers are stable: they are on disk."""
@@ -122,8 +131,25 @@ class ReplayedRun(NamedTuple):
     topic_id: int
     queue_id: int
     queue_offset: int
-    entries: list[tuple[int, int, int]]
+    entries: list[IndexEntry]
     timestamp_ms: int
+
+
+class ReplayedDeliveries(NamedTuple):
+    """Pops and acknowledgements, one after the other, found at start.
+
+    Attributes:
+        heads: A `DELIVERY_HEAD` of each; at least one.
+        tails: What follows the head, of each pop.
+        timestamp_ms: The time of their frame.
+    """
+
+    heads: list[DeliveryHead]
+    tails: list[bytes]
+    timestamp_ms: int
+
+
+ReplayedItem = Replayed | ReplayedRun | ReplayedDeliveries
 
 
 class Loaded(Protocol):
@@ -235,11 +261,12 @@ class LogTail(NamedTuple):
 class Log(QueueReader, Protocol):
     """The durable log of one shard. All calls on the loop's thread unless said otherwise."""
 
-    def replay(self) -> Iterator[Replayed | ReplayedRun]:
+    def replay(self) -> Iterator[ReplayedItem]:
         """At start, once, after `rows`: every record after the checkpoint, in order.
 
-        Visible messages come one by one or as runs. The caller applies each before it takes the
-        next (and so calls `index`, `index_run` and `drop_queues`).
+        Visible messages, pops and acknowledgements come one by one or as runs: in the order of
+        each queue, and of all others. The caller applies each before it takes the next (and so
+        calls `index`, `index_run` and `drop_queues`).
         """
 
     def rows(self) -> Iterable[tuple[bytes, bytes]]:

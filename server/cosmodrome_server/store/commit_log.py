@@ -26,7 +26,7 @@ from pathlib import Path
 import msgspec
 
 from cosmodrome_server.errors import CorruptFrame, OverloadedError, StoreFailed, StoreFull
-from cosmodrome_server.model.log import LogTail, MessageRecord, RecordKind, Replayed, ReplayedRun
+from cosmodrome_server.model.log import LogTail, MessageRecord, RecordKind, Replayed, ReplayedItem
 from cosmodrome_server.store import segment
 from cosmodrome_server.store.background import Background, Changes
 from cosmodrome_server.store.checkpoint import Mark
@@ -153,7 +153,7 @@ class CommitLog:
             self._unsaved.rows.extend(beginning.rows)
         return beginning.rows
 
-    def replay(self) -> Iterator[Replayed | ReplayedRun]:
+    def replay(self) -> Iterator[ReplayedItem]:
         """See `Log.replay`."""
         is_strict = not self._options.reads_around_bad_sectors
         replay = Replay(self._platform.files, self._directory, self._beginning, is_strict=is_strict)
@@ -170,7 +170,7 @@ class CommitLog:
             ended_ms = found.header.timestamp_ms
             first = header.number << segment.OFFSET_BITS | found.start + FRAME_HEADER_BYTES
             for record in decode_runs(found.payload, first, found.header.timestamp_ms):
-                if isinstance(record, ReplayedRun) or record.kind not in _OF_THE_LOG:
+                if not isinstance(record, Replayed) or record.kind not in _OF_THE_LOG:
                     yield record
         self.damages = replay.damages
         ending = replay.ending

@@ -33,10 +33,15 @@ from google_crc32c import value as crc32c
 
 from cosmodrome_server.errors import CorruptFrame
 from cosmodrome_server.model.log import (
+    DELIVERY_HEAD,
+    DeliveryHead,
+    IndexEntry,
     MessageRecord,
     MessageState,
     RecordKind,
     Replayed,
+    ReplayedDeliveries,
+    ReplayedItem,
     ReplayedRun,
 )
 
@@ -55,6 +60,8 @@ _U32 = Struct("<I")
 _END = Struct("<QQ")
 
 _MESSAGE_KIND = int(RecordKind.MESSAGE)
+_POP_KIND, _ACK_KIND = int(RecordKind.POP), int(RecordKind.ACK)
+_DELIVERY_BYTES = DELIVERY_HEAD.size
 _KINDS: dict[int, RecordKind] = {int(kind): kind for kind in RecordKind}
 _STATES = tuple(MessageState)
 _VISIBLE = int(MessageState.VISIBLE)
@@ -168,47 +175,94 @@ def _record(payload: bytes, start: int, position: int, timestamp_ms: int) -> tup
     return Replayed(kind, position + start, timestamp_ms, content, None), stop
 
 
-def decode_runs(
-    payload: bytes, position: int, timestamp_ms: int
-) -> Iterator[Replayed | ReplayedRun]:
-    """As `decode_records`, but visible messages come as runs: a start reads millions of them."""
+def decode_runs(payload: bytes, position: int, timestamp_ms: int) -> Iterator[ReplayedItem]:
+    """As `decode_records`, but what a start reads by the hundred thousand comes as runs.
+
+    Visible messages come by their queues, then the pops and acknowledgements that lay between
+    them: neither asks what the others did. Any other record ends the runs.
+    """
     start, end = 0, len(payload)
     while start < end:
-        if start + MESSAGE_HEAD_BYTES <= end and payload[start + 4] == _MESSAGE_KIND:
-            run, start = _run(payload, start, position, timestamp_ms)
-            if run is not None:
-                yield run
-                continue
-        record, start = _record(payload, start, position, timestamp_ms)
-        yield record
+        runs = _Runs(payload, position, timestamp_ms)
+        start = runs.read(start)
+        yield from runs.taken()
+        if start < end:
+            record, start = _record(payload, start, position, timestamp_ms)
+            yield record
 
 
-def _run(
-    payload: bytes, start: int, position: int, timestamp_ms: int
-) -> tuple[ReplayedRun | None, int]:
-    """The run of visible messages that begins at `start`, if one does, and where it ends."""
-    end = len(payload)
-    entries: list[tuple[int, int, int]] = []
-    first = expected = (-1, -1, -1)
-    while start + MESSAGE_HEAD_BYTES <= end:
-        length, kind, state, topic_id, queue_id, tag_hash, queue_offset, store_ms = (
-            _INDEXED.unpack_from(payload, start)
-        )
-        stop = start + length
-        if (
-            kind != _MESSAGE_KIND
-            or state != _VISIBLE
-            or length < MESSAGE_HEAD_BYTES
-            or stop > end
-            or (entries and (topic_id, queue_id, queue_offset) != expected)
-        ):
-            break
-        if not entries:
-            first = (topic_id, queue_id, queue_offset)
-        entries.append((position + start, tag_hash, store_ms))
-        expected = (topic_id, queue_id, queue_offset + 1)
-        start = stop
-    return (ReplayedRun(*first, entries, timestamp_ms) if entries else None), start
+class _Runs:
+    """The runs of neighbouring records of one frame."""
+
+    def __init__(self, payload: bytes, position: int, timestamp_ms: int) -> None:
+        self._payload = payload
+        self._position = position
+        self._timestamp_ms = timestamp_ms
+        # By queue; the one with the last message last, as the topic remembers that queue.
+        self._messages: dict[tuple[int, int], tuple[int, list[IndexEntry]]] = {}
+        self._heads: list[DeliveryHead] = []
+        self._tails: list[bytes] = []
+
+    def read(self, start: int) -> int:
+        """Read from a record on; return where the one begins that is of no run."""
+        while True:
+            stop = self._read_deliveries(self._read_messages(start))
+            if stop == start:
+                return start
+            start = stop
+
+    def _read_deliveries(self, start: int) -> int:
+        payload, heads, tails = self._payload, self._heads, self._tails
+        read, last = DELIVERY_HEAD.unpack_from, len(self._payload) - _DELIVERY_BYTES
+        while start <= last:
+            head = read(payload, start)
+            stop = start + head[0]
+            if head[1] == _ACK_KIND:
+                if head[0] != _DELIVERY_BYTES:
+                    break
+            elif head[1] != _POP_KIND or head[0] < _DELIVERY_BYTES or stop > len(payload):
+                break
+            else:
+                tails.append(payload[start + _DELIVERY_BYTES : stop])
+            heads.append(head)
+            start = stop
+        return start
+
+    def _read_messages(self, start: int) -> int:
+        payload, position, end = self._payload, self._position, len(self._payload)
+        read, last = _INDEXED.unpack_from, end - MESSAGE_HEAD_BYTES
+        entries: list[IndexEntry] = []
+        following = (-1, -1, -1)
+        while start <= last and payload[start + 4] == _MESSAGE_KIND:
+            length, _, state, topic_id, queue_id, tag_hash, queue_offset, store_ms = read(
+                payload, start
+            )
+            stop = start + length
+            if state != _VISIBLE or length < MESSAGE_HEAD_BYTES or stop > end:
+                break
+            if (topic_id, queue_id, queue_offset) != following:
+                found = self._run_of(topic_id, queue_id, queue_offset)
+                if found is None:
+                    break
+                entries = found
+            entries.append((position + start, tag_hash, store_ms))
+            following = (topic_id, queue_id, queue_offset + 1)
+            start = stop
+        return start
+
+    def _run_of(self, topic_id: int, queue_id: int, queue_offset: int) -> list[IndexEntry] | None:
+        """The entries of the run that an offset goes on with; None if there is a gap before it."""
+        queue = topic_id, queue_id
+        first, entries = self._messages.pop(queue, (queue_offset, []))
+        self._messages[queue] = first, entries
+        return entries if first + len(entries) == queue_offset else None
+
+    def taken(self) -> Iterator[ReplayedRun | ReplayedDeliveries]:
+        """What was read."""
+        for queue, (first, entries) in self._messages.items():
+            yield ReplayedRun(*queue, first, entries, self._timestamp_ms)
+        if self._heads:
+            yield ReplayedDeliveries(self._heads, self._tails, self._timestamp_ms)
 
 
 def encode_row(key: bytes, value: bytes) -> bytes:

@@ -180,3 +180,22 @@ def test_a_block_whose_leases_are_all_due_is_gone() -> None:
     assert len(due) == 32
     # An empty block that stayed would be memory for ever, and say that there are leases.
     assert not leases
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_message_leaves_only_the_lease_that_holds_it(*, is_packed: bool) -> None:
+    leases = Leases()
+    for lease_id in range(20):
+        leases.add(lease_of(lease_id, (100 + lease_id, 1, 1_000, 2, False)))
+    if is_packed:
+        assert sum(map(len, leases.pack())) == 20
+
+    assert leases.leave(3, 104) is None
+    assert leases.leave(20, 103) is None
+    assert len(leases) == 20
+    left = leases.leave(3, 103)
+    assert left is not None
+    assert (left.lease_id, left.mask, left.attempt) == (3, 0, 2)
+    assert leases.leave(3, 103) is None
+    assert 3 not in leases
+    assert len(leases) == 19

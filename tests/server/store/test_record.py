@@ -1,4 +1,5 @@
 from array import array
+from collections.abc import Iterable
 
 import msgspec
 import pytest
@@ -7,9 +8,12 @@ from hypothesis import strategies as st
 
 from cosmodrome_server.errors import CorruptFrame
 from cosmodrome_server.model.log import (
+    DELIVERY_HEAD,
     MessageRecord,
     MessageState,
     RecordKind,
+    ReplayedDeliveries,
+    ReplayedItem,
     ReplayedRun,
 )
 from cosmodrome_server.store import record
@@ -76,7 +80,56 @@ near = st.builds(
 )
 
 
-@given(st.lists(st.one_of(near, st.just((RecordKind.ACK, b"an ack")))))
+def delivery(kind: RecordKind, numbers: tuple[int, ...], tail: bytes) -> tuple[RecordKind, bytes]:
+    return kind, DELIVERY_HEAD.pack(0, 0, *numbers)[record.STATE_HEAD_BYTES :] + tail
+
+
+deliveries = st.builds(
+    delivery,
+    st.sampled_from([RecordKind.POP, RecordKind.ACK]),
+    st.tuples(U64, U32, U32, U32, U64, U64),
+    st.sampled_from([b"", b"", b"tail"]),
+)
+others = st.sampled_from(
+    [(RecordKind.ACK, b"an ack"), (RecordKind.POP, b""), (RecordKind.KEEP, b"")]
+)
+Queues = dict[tuple[int, int], list[tuple[int, tuple[int, int, int]]]]
+
+
+def told(parts: Iterable[ReplayedItem]) -> list[object]:
+    """Stretches without other records: messages by queue, the last of all, deliveries in order."""
+    found: list[object] = []
+    queues: Queues = {}
+    last: object = None
+    pairs: list[tuple[RecordKind, bytes]] = []
+    for part in parts:
+        if isinstance(part, ReplayedDeliveries):
+            tails = iter(part.tails)
+            for head in part.heads:
+                kind = RecordKind(head[1])
+                tail = next(tails) if kind is RecordKind.POP else b""
+                assert head[0] == DELIVERY_HEAD.size + len(tail)
+                pairs.append(delivery(kind, head[2:], tail))
+            assert (list(tails), part.timestamp_ms) == ([], 17)
+        elif isinstance(part, ReplayedRun):
+            assert part.timestamp_ms == 17
+            last = part.queue_id
+            of_queue = queues.setdefault(part[:2], [])
+            of_queue += enumerate(part.entries, part.queue_offset)
+        elif (message := part.message) is not None and message.state is MessageState.VISIBLE:
+            last = message.queue_id
+            entry = (part.position, message.tag_hash, message.store_timestamp_ms)
+            place = (message.topic_id, message.queue_id)
+            queues.setdefault(place, []).append((message.queue_offset, entry))
+        elif part.kind in (RecordKind.POP, RecordKind.ACK):
+            pairs.append((part.kind, part.payload))
+        else:
+            found += [queues, last, pairs, tuple(part)]
+            queues, last, pairs = {}, None, []
+    return [*found, queues, last, pairs]
+
+
+@given(st.lists(st.one_of(near, deliveries, others)))
 def test_runs_are_the_records_they_are_made_of(
     written: list[MessageRecord | tuple[RecordKind, bytes]],
 ) -> None:
@@ -87,28 +140,33 @@ def test_runs_are_the_records_they_are_made_of(
         else:
             payload += record.encode_state(*item) + item[1]
 
-    wanted: list[tuple[int, int, tuple[object, ...]]] = []
-    for single in record.decode_records(payload, 1_000, 17):
-        message = single.message
-        if message is not None and message.state is MessageState.VISIBLE:
-            entry = (single.position, message.tag_hash, message.store_timestamp_ms)
-            wanted.append((message.queue_id, message.queue_offset, entry))
-        else:
-            wanted.append((-1, -1, tuple(single)))
-    found: list[tuple[int, int, tuple[object, ...]]] = []
-    end = (-1, -1)
-    for part in record.decode_runs(payload, 1_000, 17):
-        if isinstance(part, ReplayedRun):
-            assert (part.queue_id, part.queue_offset) != end, "one run, not two"
-            end = (part.queue_id, part.queue_offset + len(part.entries))
-            assert (part.topic_id, part.timestamp_ms) == (7, 17)
-            for queue_offset, entry in enumerate(part.entries, part.queue_offset):
-                found.append((part.queue_id, queue_offset, entry))
-        else:
-            end = (-1, -1)
-            found.append((-1, -1, tuple(part)))
+    runs = list(record.decode_runs(payload, 1_000, 17))
 
-    assert found == wanted
+    assert told(runs) == told(record.decode_records(payload, 1_000, 17))
+
+
+def test_messages_of_some_queues_and_what_lies_between_are_a_run_each() -> None:
+    payload = b""
+    for queue_offset in range(3):
+        for queue_id in (1, 0):
+            message = MessageRecord(
+                MessageState.VISIBLE, 7, queue_id, queue_offset, 0, 5, 0, b"", b"", b""
+            )
+            payload += b"".join(record.encode_message(message))
+        for kind, content in (
+            delivery(RecordKind.POP, (9,) * 6, b"tail"),
+            delivery(RecordKind.ACK, (9,) * 6, b""),
+        ):
+            payload += record.encode_state(kind, content) + content
+
+    first, second, third = record.decode_runs(payload, 1_000, 17)
+
+    assert isinstance(first, ReplayedRun)
+    assert isinstance(second, ReplayedRun)
+    assert (first[:3], second[:3]) == ((7, 1, 0), (7, 0, 0))
+    assert len(first.entries) == len(second.entries) == 3
+    assert isinstance(third, ReplayedDeliveries)
+    assert (len(third.heads), third.tails) == (6, [b"tail"] * 3)
 
 
 def test_every_flipped_bit_of_a_message_is_noticed() -> None:
