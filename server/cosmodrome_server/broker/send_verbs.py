@@ -11,7 +11,8 @@ from cosmodrome_server.errors import OverloadedError
 from cosmodrome_server.model.log import MessageRecord, MessageState
 from cosmodrome_server.model.message import MessageType, NewMessage, SendReceipt
 from cosmodrome_server.model.recall_handle import RecallHandle, RecallHandles
-from cosmodrome_server.model.topic import TopicType
+
+_DELAYED = MessageState.DELAYED
 
 
 class SendVerbs(CatalogueVerbs):
@@ -29,7 +30,8 @@ class SendVerbs(CatalogueVerbs):
         records = self._plan_send(state, messages, queue_id)
         positions = self._put_messages(records)
         self._count_sent(topic, messages)
-        if records[0].state is MessageState.DELAYED or state.topic.topic_type is TopicType.MIXED:
+        # Of a batch some may be due already..
+        if _DELAYED in [record.state for record in records]:
             return self._recallable(topic, messages, records, positions)
         return [
             SendReceipt(message.message_id, record.queue_offset, "")
@@ -53,7 +55,7 @@ class SendVerbs(CatalogueVerbs):
         receipts = []
         for message, record, position in zip(messages, records, positions, strict=True):
             handle = ""
-            if record.state is MessageState.DELAYED:
+            if record.state is _DELAYED:
                 self._note_delayed(position)
                 self._counters.held_back(topic, record.due_ms - record.store_timestamp_ms)
                 handle = self._recall_handles.seal(

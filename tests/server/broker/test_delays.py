@@ -132,6 +132,22 @@ def test_a_recalled_message_never_comes_and_recalling_it_again_says_so(run: Run)
     run(scenario)
 
 
+@pytest.mark.parametrize("topic_type", [TopicType.DELAY, TopicType.MIXED])
+def test_a_batch_that_begins_with_what_is_due_has_handles_for_the_rest(
+    run: Run, topic_type: TopicType
+) -> None:
+    async def scenario(world: World) -> None:
+        world.broker.create_topic(Topic("some", topic_type, queues=1))
+        batch = [delayed("now", -1), delayed("later", 2_000), delayed("never", 2_000)]
+        receipts = world.broker.send("some", batch)
+        assert [bool(receipt.recall_handle) for receipt in receipts] == [False, True, True]
+        assert world.broker.recall("some", receipts[2].recall_handle) == "never"
+        await world.later(3_000)
+        assert bodies(world.receive("some", "billing")) == [b"now", b"later"]
+
+    run(scenario)
+
+
 def test_a_recall_handle_that_is_malformed_forged_or_of_another_topic_is_refused(run: Run) -> None:
     async def scenario(world: World) -> None:
         (handle,) = await begin(world, 1_000)

@@ -83,6 +83,23 @@ def test_a_bucket_stays_while_a_power_cut_can_take_its_fires_back() -> None:
     run(scenario, NEVER_SYNCED)
 
 
+@pytest.mark.parametrize("first_ms", [-1, 3 * HOUR_MS])
+def test_a_batch_that_was_never_on_the_disk_leaves_no_copy_in_a_bucket(first_ms: int) -> None:
+    async def scenario(world: DiskWorld) -> None:
+        world.writer.holding = True
+        world.broker.send("plain", [new_message(b"x")])
+        await world.settle()
+        batch = [world.delayed("a", first_ms), world.delayed("b", 3 * HOUR_MS)]
+        world.broker.send("later", batch)
+        await world.later(60_000, 1)
+        assert world.disk.names(DIRECTORY / "timer") == []
+        world.kill()
+        await world.later(60_000, 4 * HOUR_MS, 1, 1)
+        assert world.receive("later") == []
+
+    run(scenario)
+
+
 async def lost(world: DiskWorld, names: list[str], after_ms: int) -> list[str]:
     """Delayed messages that were answered, and a power cut took; their recall handles."""
     messages = [world.delayed(name, after_ms) for name in names]
