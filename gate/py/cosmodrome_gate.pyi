@@ -48,6 +48,26 @@ With a third part, (id, messages, token), the token comes back with a CANCEL eve
 not get them all: it was gone, or went before they were written to its connection.
 """
 
+def self_signed(common_name: str, names: list[str], *, days: int) -> tuple[bytes, bytes]:
+    """A new certificate for these host names and addresses that signs itself, and its key: PEM texts.
+
+    Raises:
+        ValueError: A name cannot stand in a certificate.
+        OverflowError: More days than 65,535.
+    """
+
+def check_certificate(
+    certificate: bytes,
+    key: bytes,
+    client_ca: bytes = b"",
+    client_certificate: Literal["none", "optional", "required"] = "none",
+) -> None:
+    """Check that a `Server` could present these; PEM texts.
+
+    Raises:
+        ValueError: It could not; why.
+    """
+
 @final
 class Request(Mapping[str, str]):
     """What a call brought: a read-only mapping of its headers, and these facts.

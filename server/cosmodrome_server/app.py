@@ -14,7 +14,6 @@ import logging
 import signal
 import sys
 from collections.abc import Callable
-from importlib import util
 from pathlib import Path
 
 import msgspec
@@ -28,7 +27,7 @@ from cosmodrome_server.config import Config, ConfigError
 from cosmodrome_server.core.transaction import TransactionRules
 from cosmodrome_server.errors import StateUnreadable, StoreError
 from cosmodrome_server.model.log import Log
-from cosmodrome_server.proxy import service
+from cosmodrome_server.proxy import fronts, service
 from cosmodrome_server.proxy.bulk.source import BulkSource
 from cosmodrome_server.proxy.client_events import ClientEvents
 from cosmodrome_server.proxy.context import Context
@@ -268,18 +267,14 @@ def make_front(
     Raises:
         ConfigError: The gate is asked for and not installed, or a setting needs it.
     """
-    wanted = config.server.front
-    has_gate = util.find_spec("cosmodrome_gate") is not None
     reflection = config.server.reflection
     table = service.routes(
         context, health, has_reflection=config.server.dev if reflection is None else reflection
     )
     table += more
     table = [around(rpc) for rpc in table]
-    if wanted == "gate" and not has_gate:
-        raise ConfigError("server.front is gate, but cosmodrome_gate is not installed: make gate")
     # Imported here: grpcio takes 100 ms and 20 MB that the gate does without.
-    if has_gate and wanted != "grpcio":
+    if fronts.chosen(config) == "gate":
         from cosmodrome_server.proxy.fronts.gate import GateFront  # noqa: PLC0415
 
         return GateFront(table, config, certificates)

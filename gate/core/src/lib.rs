@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod call;
+mod certificate;
 mod config;
 mod connection;
 pub mod frame;
@@ -29,6 +30,7 @@ mod tls;
 mod transport;
 mod wake;
 
+pub use certificate::self_signed;
 pub use config::{Config, Kind, Limits, TlsMode};
 pub use gate::{Gate, StartError};
 pub use inbox::{CallState, CancelReason, ConnectionFacts, Event, EventKind, Inbox, Request};

@@ -235,12 +235,41 @@ fn framed(messages: &[Bound<'_, PyBytes>]) -> PyResult<bytes::Bytes> {
     Ok(frame::framed_all(messages.iter().map(PyBytesMethods::as_bytes)))
 }
 
+/// A certificate that signs itself, and its key: (chain, key), PEM.
+#[pyfunction]
+#[pyo3(signature = (common_name, names, *, days))]
+fn self_signed(
+    py: Python<'_>,
+    common_name: &str,
+    names: Vec<String>,
+    days: u16,
+) -> PyResult<(Py<PyBytes>, Py<PyBytes>)> {
+    let (chain, key) =
+        py.detach(|| gate_core::self_signed(common_name, names, days)).map_err(PyValueError::new_err)?;
+    Ok((PyBytes::new(py, chain.as_bytes()).unbind(), PyBytes::new(py, key.as_bytes()).unbind()))
+}
+
+/// Whether a server could present these; ValueError says why not.
+#[pyfunction]
+#[pyo3(signature = (certificate, key, client_ca=Vec::new(), client_certificate="none"))]
+fn check_certificate(
+    certificate: Vec<u8>,
+    key: Vec<u8>,
+    client_ca: Vec<u8>,
+    client_certificate: &str,
+) -> PyResult<()> {
+    let source = tls_source(certificate, key, client_ca, client_certificate)?;
+    source.build().map(drop).map_err(PyValueError::new_err)
+}
+
 /// The native front: see the stub for what there is.
 #[pymodule]
 fn cosmodrome_gate(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<Server>()?;
     module.add_class::<Request>()?;
+    module.add_function(wrap_pyfunction!(self_signed, module)?)?;
+    module.add_function(wrap_pyfunction!(check_certificate, module)?)?;
     for (name, value) in
         [("CALL", 0), ("OPEN", 1), ("MESSAGE", 2), ("HALF_CLOSE", 3), ("CANCEL", 4), ("DRAINED", 5)]
     {

@@ -1,7 +1,8 @@
 """The self-signed certificate of a server that was given none, and how it is made in no time.
 
-Importing what makes certificates, and making one, are 25 ms of processor time. A first start
-has a child process do both while it imports everything else:
+The gate makes one in a millisecond. Without it, importing what makes certificates, and making one,
+are 25 ms of processor time. A first start then has a child process do both while it imports
+everything else:
 
     parent   config ─ fork ─ imports, opens the log (100 ms and more) ─ take ─ keep ─ listens
     child             └───── makes the certificate ───────────────────────┘ through a pipe
@@ -13,9 +14,12 @@ writes no files: only who owns the data directory may.
 import contextlib
 import os
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 
 DEVELOPMENT_DAYS = 3650
+_COMMON_NAME = "cosmodrome development"
+_HOST, *_ADDRESSES = _NAMES = ["localhost", "127.0.0.1", "::1"]
 _END_OF_CHAIN = b"\0"
 
 Pems = tuple[bytes, bytes]
@@ -74,7 +78,7 @@ def begin(data: Path) -> Beforehand | None:
     None where there is no need, or no way. There is none once there are threads: in the child
     they are not, but the locks they hold are.
     """
-    if not hasattr(os, "fork") or threading.active_count() > 1:
+    if not hasattr(os, "fork") or threading.active_count() > 1 or find_spec("cosmodrome_gate"):
         return None
     try:
         is_needed = not all(file.exists() for file in files_in(data))
@@ -94,6 +98,14 @@ def _make_and_exit(writer: int) -> None:
 
 def make() -> Pems:
     """A new certificate for this machine's own names, and its key, as PEM texts."""
+    try:
+        import cosmodrome_gate as gate  # noqa: PLC0415 - it may not be installed
+    except ImportError:
+        return _make_without_gate()
+    return gate.self_signed(_COMMON_NAME, _NAMES, days=DEVELOPMENT_DAYS)
+
+
+def _make_without_gate() -> Pems:
     import datetime as dt  # noqa: PLC0415
     import ipaddress  # noqa: PLC0415
 
@@ -103,12 +115,11 @@ def make() -> Pems:
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415
 
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "cosmodrome development")])
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, _COMMON_NAME)])
     now = dt.datetime.now(dt.UTC)
     names = [
-        x509.DNSName("localhost"),
-        x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
-        x509.IPAddress(ipaddress.ip_address("::1")),
+        x509.DNSName(_HOST),
+        *(x509.IPAddress(ipaddress.ip_address(address)) for address in _ADDRESSES),
     ]
     certificate = (
         x509.CertificateBuilder()

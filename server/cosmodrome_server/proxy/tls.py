@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from cosmodrome_server.config import Config, ConfigError
+from cosmodrome_server.proxy import fronts
 from cosmodrome_server.proxy.development_certificate import development_certificate
 
 _log = logging.getLogger(__name__)
@@ -38,7 +39,9 @@ class Certificates:
         else:
             self._chain, self._key = Path(tls.certificate), Path(tls.key)
         self._client_ca = Path(tls.client_ca) if tls.client_ca else None
+        self._client_certificate = tls.client_certificate
         self.requires_client = tls.client_certificate == "required"
+        self._is_for_gate = fronts.chosen(config) == "gate"
         if tls.client_certificate != "none" and self._client_ca is None:
             raise ConfigError("tls.client_certificate needs tls.client_ca: who signs them?")
         self.generation = 0
@@ -64,13 +67,25 @@ class Certificates:
 
     def _read(self) -> CertificateFiles:
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._chain, self._key)
-            return CertificateFiles(
+            found = CertificateFiles(
                 self._chain.read_bytes(),
                 self._key.read_bytes(),
                 self._client_ca.read_bytes() if self._client_ca is not None else b"",
             )
-        except (OSError, ssl.SSLError) as error:
+            self._check(found)
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise ConfigError(
                 f"cannot use the certificate {self._chain} with the key {self._key}: {error}"
             ) from error
+        return found
+
+    def _check(self, found: CertificateFiles) -> None:
+        """Ask what will present them; raises OSError, ValueError."""
+        if self._is_for_gate:
+            import cosmodrome_gate as gate  # noqa: PLC0415 - it may not be installed
+
+            gate.check_certificate(
+                found.chain, found.key, found.client_ca, self._client_certificate
+            )
+        else:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._chain, self._key)
