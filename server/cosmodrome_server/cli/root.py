@@ -13,9 +13,10 @@ import gc
 import importlib
 import os
 import sys
+from importlib.util import find_spec
 
 from cosmodrome_server import __version__
-from cosmodrome_server.cli.serve import serve_from
+from cosmodrome_server.later import missing, put_off
 
 # First word → module with a typer `app`; of `pipeline` another distribution part.
 GROUPS = {
@@ -31,6 +32,24 @@ GROUPS = {
     "store": "cosmodrome_server.cli.store",
     "pipeline": "cosmodrome_spark.cli",
 }
+# What libraries import and a broker uses seldom or never: a fifth of a start.
+SELDOM_USED = frozenset(
+    {
+        "ssl",  # asyncio; TLS is the gate's, or grpcio's
+        "asyncio.sslproto",
+        "google.protobuf.internal.python_message",  # the native one serves
+        "hashlib",  # who signs requests; see model/digests.py
+        "hmac",
+        "ipaddress",  # urllib.parse, which is imported by pathlib
+        "json",  # topics and groups that were created
+        "msgspec.inspect",
+        "msgspec.json",
+        "msgspec.toml",
+        "msgspec.yaml",
+        "cosmodrome_server.proxy.security.needs",  # where security.authentication is on
+        "sqlite3",  # the second start, and checkpoints
+    }
+)
 NEEDS = {"pipeline": "cosmodrome[spark]"}
 
 USAGE = f"""usage: cosmodrome COMMAND …
@@ -61,12 +80,22 @@ def run(arguments: list[str] | None = None) -> None:
     elif command in {"version", "--version"}:
         sys.stdout.write(f"cosmodrome {__version__}\n")
     elif command in {"serve", "config"}:
-        sys.exit(serve_from(rest, show_only=command == "config"))
+        sys.exit(_serve(rest, show_only=command == "config"))
     elif command in GROUPS:
         _run_group(command, rest)
     else:
         sys.stderr.write(f"cosmodrome has no command {command}\n\n{USAGE}\n")
         sys.exit(2)
+
+
+def _serve(rest: list[str], *, show_only: bool) -> int:
+    # A Python may have been built without TLS; asyncio then does without it, if it may notice.
+    put_off(SELDOM_USED if find_spec("_ssl") else SELDOM_USED - {"ssl", "asyncio.sslproto"})
+    with missing("typing_extensions"):  # msgspec, for what Python 3.11 has itself
+        importlib.import_module("msgspec")
+    from cosmodrome_server.cli.serve import serve_from  # noqa: PLC0415 - the above comes first
+
+    return serve_from(rest, show_only=show_only)
 
 
 def _run_group(command: str, rest: list[str]) -> None:

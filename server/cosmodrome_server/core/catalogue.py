@@ -15,6 +15,7 @@ later release may add a field.
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from struct import Struct
 from typing import Any
 
@@ -296,11 +297,13 @@ def _fields_of(value: Topic | Group | Backoff) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__struct_fields__}
 
 
-_encode = json.JSONEncoder(separators=(",", ":"), sort_keys=True, default=_fields_of).encode
+@cache
+def _encoder() -> "json.JSONEncoder":
+    return json.JSONEncoder(separators=(",", ":"), sort_keys=True, default=_fields_of)
 
 
 def _to_json(value: Topic | Group) -> bytes:
-    return _encode(value).encode()
+    return _encoder().encode(value).encode()
 
 
 def _topic_from(fields: dict[str, Any]) -> Topic:

@@ -12,7 +12,6 @@ live or from the log. What is only about the present (who waits, which client li
 is staged but not durable) is not state and not in the rows.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
 
@@ -46,6 +45,7 @@ from cosmodrome_server.core.transaction import (
     TransactionTouch,
 )
 from cosmodrome_server.model import wire
+from cosmodrome_server.model.digests import blake2b
 from cosmodrome_server.model.group import Group
 from cosmodrome_server.model.log import (
     Log,
@@ -408,7 +408,7 @@ class Shard:
 
     def state_hash(self) -> str:
         """A digest of all rows that are state; equal states have equal hashes."""
-        digest = hashlib.blake2b(digest_size=16)
+        digest = blake2b(digest_size=16)
         for key, value in sorted(row for row in self.rows() if row[0] not in _NOT_STATE):
             digest.update(len(key).to_bytes(4, "little") + key)
             digest.update(len(value).to_bytes(4, "little") + value)

@@ -10,13 +10,13 @@ In URL-safe base64. The tag is keyed BLAKE2b over everything else: who was not g
 handle cannot take the message back.
 """
 
-import hashlib
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 
 import msgspec
 
 from cosmodrome_server.errors import BadRequest
+from cosmodrome_server.model.digests import blake2b
 
 _FORMAT = 1
 _HEAD = struct.Struct("<BHIQQ")
@@ -73,6 +73,4 @@ class RecallHandles:
         return RecallHandle(topic_id, due_ms, position, name.decode())
 
     def _tag(self, content: bytes) -> bytes:
-        return hashlib.blake2b(
-            content, digest_size=_TAG_BYTES, key=self._key, person=_PERSON
-        ).digest()
+        return blake2b(content, digest_size=_TAG_BYTES, key=self._key, person=_PERSON).digest()

@@ -19,12 +19,12 @@ which life of the broker it was written, by random bytes: what an earlier life g
 power cut can have taken, the message too, and another may have its offset since.
 """
 
-import hashlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from struct import Struct
 from typing import NamedTuple
 
 from cosmodrome_server.errors import InvalidReceiptHandle
+from cosmodrome_server.model.digests import blake2b
 
 _FORMAT = 2
 _HEAD = Struct("<BHIIHQQH3s")
@@ -70,7 +70,7 @@ class ReceiptHandles:
 
     def __init__(self, key: bytes, shard: int = 0, life: bytes = bytes(LIFE_BYTES)) -> None:
         # Copied for each tag, which spares hashing the key.
-        self._keyed = hashlib.blake2b(digest_size=_TAG_BYTES, key=key)
+        self._keyed = blake2b(digest_size=_TAG_BYTES, key=key)
         self._shard = shard
         self._life = life
         self._known: dict[str, ReceiptHandle] = {}

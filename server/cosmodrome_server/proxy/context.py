@@ -12,9 +12,9 @@ Where its reply leaves at once or is held until what it staged is durable stands
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+import msgspec
 from google.protobuf.message import Message
 
 from cosmodrome_proto import definition_pb2 as pb
@@ -27,8 +27,8 @@ from cosmodrome_server.proxy.bulk.source import BulkSource
 from cosmodrome_server.proxy.encoding import bytes_field
 from cosmodrome_server.proxy.front import Call
 from cosmodrome_server.proxy.names import Names
+from cosmodrome_server.proxy.security import needs
 from cosmodrome_server.proxy.security.guard import Guard
-from cosmodrome_server.proxy.security.needs import needs_of
 from cosmodrome_server.proxy.sessions import Sessions
 from cosmodrome_server.proxy.validate import MessageRules
 
@@ -54,8 +54,11 @@ class Admission(Protocol):
         """Calls of each class that wait for the disk now."""
 
 
-@dataclass(slots=True)
-class Context:
+# Of what `Context.__post_init__` sets.
+_MADE_BELOW: Any = None
+
+
+class Context(msgspec.Struct):
     """The parts of the proxy.
 
     Attributes:
@@ -91,11 +94,11 @@ class Context:
     waited: Callable[[float], None] | None = None
     bulk: BulkSource | None = None
     front: str = ""
-    is_guarded: bool = field(init=False)
-    started_ms: int = field(init=False)
-    rules: MessageRules = field(init=False)
-    names: Names = field(init=False)
-    store_host: bytes = field(init=False)
+    is_guarded: bool = _MADE_BELOW
+    started_ms: int = _MADE_BELOW
+    rules: MessageRules = _MADE_BELOW
+    names: Names = _MADE_BELOW
+    store_host: bytes = _MADE_BELOW
 
     def __post_init__(self) -> None:
         self.advertise(self.endpoint)
@@ -136,7 +139,9 @@ class Context:
             Unauthorized: The caller is not who it says, or may not.
             OverloadedError: Too many wrong signatures from there.
         """
-        self.access.admit(request.DESCRIPTOR.full_name, call.headers, call.peer, needs_of(request))
+        self.access.admit(
+            request.DESCRIPTOR.full_name, call.headers, call.peer, needs.needs_of(request)
+        )
 
 
 def client_id_of(call: Call) -> str:

@@ -7,7 +7,6 @@ when something is wrong is the culprit looked for, so that the error can name it
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from hashlib import md5, sha1
 
 import msgspec
 
@@ -25,6 +24,7 @@ from cosmodrome_server.errors import (
     MessageCorrupted,
     MessagePropertiesTooLarge,
 )
+from cosmodrome_server.model.digests import md5, sha1
 
 # Java's isISOControl; the reference refuses them everywhere in properties.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")

@@ -172,7 +172,7 @@ class SqliteCheckpoints:
             self._connection.close()
             self._connection = None
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self) -> "sqlite3.Connection":
         if self._connection is None:
             # The thread that loads is not the one that saves; they never overlap.
             connection = sqlite3.connect(
@@ -190,7 +190,7 @@ class SqliteCheckpoints:
             connection.execute("CREATE TABLE IF NOT EXISTS digest (value INTEGER)")
         return self._connection
 
-    def _load(self, connection: sqlite3.Connection) -> Saved | None:
+    def _load(self, connection: "sqlite3.Connection") -> Saved | None:
         mark: Mark | None = None
         rows: list[Row] = []
         ends: dict[int, int] = {}
@@ -241,7 +241,7 @@ class SqliteCheckpoints:
 class _Writer:
     """Rows of one transaction; keeps the digest."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: "sqlite3.Connection") -> None:
         self._connection = connection
         found = connection.execute("SELECT value FROM digest").fetchone()
         self._digest: int = found[0] if found else 0

@@ -12,7 +12,6 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from cosmodrome_server.broker.interface import Broker
@@ -35,7 +34,6 @@ def _be_nice() -> None:
         return
 
 
-@dataclass(slots=True)
 class BulkSource:
     """The bulk reads of one server.
 
@@ -45,14 +43,12 @@ class BulkSource:
         bytes_per_s: The budget; 0 for none.
     """
 
-    broker: Broker
-    ranges: Ranges
-    bytes_per_s: int = 0
-    _waiting: int = 0
-    _free_at_s: float = 0.0
-    _thread: ThreadPoolExecutor = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, broker: Broker, ranges: Ranges, bytes_per_s: int = 0) -> None:
+        self.broker = broker
+        self.ranges = ranges
+        self.bytes_per_s = bytes_per_s
+        self._waiting = 0
+        self._free_at_s = 0.0
         self._thread = ThreadPoolExecutor(1, "bulk", initializer=_be_nice)
 
     def place_of(self, topic: str, queue_id: int) -> tuple[int, QueueBounds]:

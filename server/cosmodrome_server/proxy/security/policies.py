@@ -8,9 +8,9 @@ named type before any, an exact name before a prefix before `*`, a longer prefix
 The reference lets ALLOW win a tie although it promises the contrary; here DENY wins.
 """
 
+import ipaddress
 from collections.abc import Iterable
 from enum import StrEnum
-from ipaddress import ip_address, ip_network
 
 import msgspec
 
@@ -120,7 +120,7 @@ def check_sources(sources: Iterable[str]) -> None:
     """
     for source in sources:
         try:
-            ip_network(source, strict=False)
+            ipaddress.ip_network(source, strict=False)
         except ValueError:
             raise BadRequest(f"source {source!r} is neither an address nor a network") from None
 
@@ -158,10 +158,10 @@ def _source_fits(sources: tuple[str, ...], address: str) -> bool:
     if not sources:
         return True
     try:
-        caller = ip_address(address)
+        caller = ipaddress.ip_address(address)
     except ValueError:
         return False  # a unix socket has no address; a rule that names networks does not fit it
-    return any(caller in ip_network(source, strict=False) for source in sources)
+    return any(caller in ipaddress.ip_network(source, strict=False) for source in sources)
 
 
 def _precedence(policy: Policy) -> tuple[bool, int, int, bool]:
