@@ -237,6 +237,9 @@ class LiteVerbs(OperationVerbs):
                 consumption, state, 0, matcher, self._demand(query, group, room)
             )
             deliveries += self._carry_out(plan, group, parent)
+            if plan.is_more:
+                self._to_wake[self._place(group, parent, query)] = None
+                self._commit.touch()
         return deliveries
 
     def _demand(self, query: ReceiveQuery, group: GroupState, room: int) -> Demand:

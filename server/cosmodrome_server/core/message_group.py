@@ -9,8 +9,9 @@ groups of the queue go on. Messages without a message group are one group of the
     held               A2                   ready as attempt 1, free once A1 is settled
 
 What is acknowledged stays so: nothing behind an unsettled message comes again for its
-sake. A receive repeated with the attempt id of the last one takes its messages over, with
-the same attempt, under new handles: its answer was lost.
+sake. A receive repeated with the attempt id of an earlier one takes its messages over, with
+the same attempt, under new handles: its answer was lost. Clients share a queue, so that other
+receives may have come between the two.
 
 Source: protocol.md 7.10 and its DO marks; the reference blocks the whole queue.
 """
@@ -65,6 +66,7 @@ class FifoPlanner:
         self._planner = ReceivePlanner(demand, matcher, reader)
         self._demand = demand
         self._matcher = matcher
+        self._reader = reader
         self._groups = groups
         self._room = demand.room
 
@@ -87,19 +89,24 @@ class FifoPlanner:
         }
         self._take_ready(progress, blocked)
         if self._room and end > progress.cursor and len(progress.ready) < HELD_MAX:
-            self._take_fresh(progress, blocked, min(end, progress.cursor + LEASE_SPAN))
+            start = self._pass_gone(progress, end)
+            stop = min(end, start + LEASE_SPAN)
+            self._take_fresh(progress, blocked, start, stop)
+            self.plan.is_more = self.plan.is_more or stop < end
 
     def repeat(self, progresses: Iterable[Progress]) -> bool:
         """Take over all that is left of the receive of this name, of every queue it was from."""
         attempt_id = self._demand.attempt_id
         taken = [
-            self._repeat(progress) for progress in progresses if progress.attempt_id == attempt_id
+            self._repeat(progress, progress.attempts[attempt_id])
+            for progress in progresses
+            if attempt_id in progress.attempts
         ]
         return any(taken)
 
-    def _repeat(self, progress: Progress) -> bool:
+    def _repeat(self, progress: Progress, lease_ids: list[int]) -> bool:
         taken = False
-        for lease_id in progress.attempt_leases:
+        for lease_id in lease_ids:
             lease = progress.leases.get(lease_id)
             if lease is None:
                 continue
@@ -149,10 +156,20 @@ class FifoPlanner:
         mask = sum(1 << (queue_offset - base) for queue_offset, _ in run)
         self._planner.take(self._pop(progress, base, mask, attempt), run)
 
-    def _take_fresh(self, progress: Progress, blocked: set[str], end: int) -> None:
+    def _pass_gone(self, progress: Progress, end: int) -> int:
+        """Pass over what retention took; return where the rest begins."""
+        _, topic_id, queue_id = progress.place
+        base, first = progress.cursor, min(self._reader.min_offset(topic_id, queue_id), end)
+        if first <= base:
+            return base
+        pop = self._pop(progress, base, 0, 1)
+        pop.count = first - base
+        self._planner.take(pop, [])
+        return first
+
+    def _take_fresh(self, progress: Progress, blocked: set[str], base: int, end: int) -> None:
         # Held messages of a group must go before its new ones, also when the filter or the
         # batch passed them over in this very receive.
-        base = progress.cursor
         blocked = blocked | self._held_groups(progress)
         found: Found = []
         mask = held = 0

@@ -26,6 +26,8 @@ Place = tuple[int, int, int]
 
 # Attempts are counted up to here: what two bytes hold.
 ATTEMPT_MAX = 65_535
+# Receives of one queue that can be repeated: as many as clients that read it at a time.
+_ATTEMPTS_MAX = 32
 
 
 class Progress:
@@ -37,8 +39,8 @@ class Progress:
         cursor: The first offset never looked at.
         ready: Offset → attempt of messages to deliver (again), in the order they became so.
         leases: What is in flight.
-        attempt_id: The client's name for the last receive of a FIFO group, "" for none.
-        attempt_leases: The leases of that receive.
+        attempts: Of a FIFO group, the clients' names for the last receives of which something is
+            in flight → the leases of each, newest receive last.
         is_reset_pending: An operator moved the group and no consumer has noticed yet.
         is_dirty: Changed since its row was written last.
         row: Its row as bytes, None since it changed; kept so that a snapshot of many
@@ -46,8 +48,7 @@ class Progress:
     """
 
     __slots__ = (
-        "attempt_id",
-        "attempt_leases",
+        "attempts",
         "cursor",
         "done",
         "is_dirty",
@@ -64,8 +65,7 @@ class Progress:
         self.cursor = start
         self.ready: dict[int, int] = {}
         self.leases = Leases()
-        self.attempt_id = ""
-        self.attempt_leases: list[int] = []
+        self.attempts: dict[str, list[int]] = {}
         self.is_reset_pending = False
         self.is_dirty = False
         self.row: bytes | None = None
@@ -77,7 +77,7 @@ class Progress:
             self.cursor == self.done.floor
             and not self.leases
             and not self.ready
-            and not self.attempt_id
+            and not self.attempts
             and not self.is_reset_pending
             and not self.done.above_floor()
         )
@@ -99,10 +99,10 @@ class Progress:
                 self._hold(base, record.held)
         else:
             self._take_ready(base, mask)
-        if record.attempt_id:
-            self._remember_attempt(record)
         if not mask:
             return None
+        if record.attempt_id:
+            self._remember_attempt(record)
         lease = Lease(
             record.lease_id, base, mask, record.at_ms + record.invisible_ms, record.attempt
         )
@@ -153,28 +153,30 @@ class Progress:
         shift = record.base - old.base
         self.leases.take(old, record.mask << shift if shift >= 0 else record.mask >> -shift)
 
-    def _forget_attempt(self) -> None:
+    def _forget_attempts(self) -> None:
         """Nothing is left that a repeated receive could take over."""
-        if self.attempt_id and not self.leases:
-            self.attempt_id = ""
-            self.attempt_leases = []
+        if self.attempts and not self.leases:
+            self.attempts = {}
 
     def _remember_attempt(self, record: Pop) -> None:
-        if record.attempt_id != self.attempt_id:
-            self.attempt_id = record.attempt_id
-            self.attempt_leases = []
-        elif record.replaces in self.attempt_leases:
-            self.attempt_leases.remove(record.replaces)
-        if record.lease_id:
-            self.attempt_leases.append(record.lease_id)
+        attempts: dict[str, list[int]] = {}
+        for name, lease_ids in self.attempts.items():
+            left = [lease_id for lease_id in lease_ids if lease_id in self.leases]
+            if left:
+                attempts[name] = left
+        lease_ids = attempts.pop(record.attempt_id, [])
+        if len(attempts) == _ATTEMPTS_MAX:
+            del attempts[next(iter(attempts))]
+        attempts[record.attempt_id] = [*lease_ids, record.lease_id]
+        self.attempts = attempts
 
     def settle(self, lease_id: int, queue_offset: int) -> Lease | None:
         """End a delivery, or what waits for one, for good; return the lease it left."""
         lease = self.leases.leave(lease_id, queue_offset)
         if lease is None:
             self.ready.pop(queue_offset, None)
-        elif self.attempt_id:
-            self._forget_attempt()
+        elif self.attempts:
+            self._forget_attempts()
         self.done.add(queue_offset)
         return lease
 
@@ -188,7 +190,7 @@ class Progress:
         if lease is None or not left:
             return None, 0
         self.leases.take(lease, left)
-        self._forget_attempt()
+        self._forget_attempts()
         return lease, left.bit_count()
 
     def change(self, record: ChangeInvisible) -> tuple[Lease | None, Lease]:
@@ -208,7 +210,7 @@ class Progress:
     def expire(self, lease: Lease) -> list[int]:
         """Make what is left of a lease ready; return those offsets, ascending."""
         self.leases.discard(lease.lease_id)
-        self._forget_attempt()
+        self._forget_attempts()
         offsets = lease.offsets()
         attempt = lease.attempt if lease.is_suspended else min(lease.attempt + 1, ATTEMPT_MAX)
         for queue_offset in offsets:
@@ -221,6 +223,5 @@ class Progress:
         self.cursor = queue_offset
         self.ready.clear()
         self.leases.clear()
-        self.attempt_id = ""
-        self.attempt_leases = []
+        self.attempts = {}
         self.is_reset_pending = is_reset

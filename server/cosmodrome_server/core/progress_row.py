@@ -7,7 +7,9 @@
             ready:   offset u64 · attempt u16                        in the order they became so
             leases:  id u64 · base u64 · deadline u64 · popped u64 · attempt u16 · renewals u16 ·
                      flags u8 · lengths of mask u8, client u16 · those bytes         by their ids
-            attempt leases: id u64 each · the attempt id
+            the last receive that has a name: id u64 of each of its attempt leases · the attempt id
+            if there are: those before it, count u8, oldest first: attempt leases u16, attempt id
+            u16, then as above
 
 Equal progress gives equal bytes: the state hash of a shard is taken over its rows.
 """
@@ -24,6 +26,7 @@ _KEY = Struct(">cIII")
 _HEAD = Struct("<QQBIIIHH")
 _NUMBER = Struct("<Q")
 _READY = Struct("<QH")
+_ATTEMPT = Struct("<HH")
 _LEASE = Struct("<QQQQHHBBH")
 _CHUNK_BYTES = CHUNK_BITS // 8
 _RESET_PENDING = 1
@@ -67,7 +70,7 @@ def resting_offset(value: bytes) -> int | None:
 def encode_value(progress: Progress) -> bytes:
     """The value of a progress."""
     chunks = progress.done.above_floor()
-    attempt_id = progress.attempt_id.encode()
+    *earlier, (leases, attempt_id) = _attempts(progress) or [([], b"")]
     parts = [
         _HEAD.pack(
             progress.done.floor,
@@ -76,7 +79,7 @@ def encode_value(progress: Progress) -> bytes:
             len(chunks),
             len(progress.ready),
             len(progress.leases),
-            len(progress.attempt_leases),
+            len(leases),
             len(attempt_id),
         )
     ]
@@ -85,9 +88,20 @@ def encode_value(progress: Progress) -> bytes:
     parts += [_READY.pack(offset, attempt) for offset, attempt in progress.ready.items()]
     for lease in progress.leases:
         parts += _lease_parts(lease)
-    parts += [_NUMBER.pack(lease_id) for lease_id in progress.attempt_leases]
-    parts.append(attempt_id)
+    parts += _attempt_parts(leases, attempt_id)
+    if earlier:
+        parts.append(bytes([len(earlier)]))
+    for leases, attempt_id in earlier:
+        parts += (_ATTEMPT.pack(len(leases), len(attempt_id)), *_attempt_parts(leases, attempt_id))
     return b"".join(parts)
+
+
+def _attempts(progress: Progress) -> list[tuple[list[int], bytes]]:
+    return [(leases, name.encode()) for name, leases in progress.attempts.items()]
+
+
+def _attempt_parts(leases: list[int], attempt_id: bytes) -> list[bytes]:
+    return [*map(_NUMBER.pack, leases), attempt_id]
 
 
 def _lease_parts(lease: Lease) -> tuple[bytes, bytes, bytes]:
@@ -109,7 +123,7 @@ def _lease_parts(lease: Lease) -> tuple[bytes, bytes, bytes]:
 
 def decode(place: Place, value: bytes) -> Progress:
     """The inverse of `encode_value`."""
-    floor, cursor, flags, chunks, ready, leases, attempt_leases, id_bytes = _HEAD.unpack_from(value)
+    floor, cursor, flags, chunks, ready, leases, *last = _HEAD.unpack_from(value)
     progress = Progress(place, floor)
     progress.cursor = cursor
     progress.is_reset_pending = bool(flags & _RESET_PENDING)
@@ -124,11 +138,29 @@ def decode(place: Place, value: bytes) -> Progress:
         at += _READY.size
     for _ in range(leases):
         at = _decode_lease(progress, value, at)
-    for _ in range(attempt_leases):
-        progress.attempt_leases.append(_NUMBER.unpack_from(value, at)[0])
-        at += 8
-    progress.attempt_id = value[at : at + id_bytes].decode()
+    _decode_attempts(progress, (last[0], last[1]), value, at)
     return progress
+
+
+def _decode_attempts(progress: Progress, counts: tuple[int, int], value: bytes, at: int) -> None:
+    """The last attempt, whose counts are in the head, and those before it from there on."""
+    last, at = _decode_attempt(value, at, counts)
+    earlier, at = (value[at], at + 1) if at < len(value) else (0, at)
+    for _ in range(earlier):
+        counts = _ATTEMPT.unpack_from(value, at)
+        (name, leases), at = _decode_attempt(value, at + _ATTEMPT.size, counts)
+        progress.attempts[name] = leases
+    if last[0]:
+        progress.attempts[last[0]] = last[1]
+
+
+def _decode_attempt(
+    value: bytes, at: int, counts: tuple[int, int]
+) -> tuple[tuple[str, list[int]], int]:
+    leases, id_bytes = counts
+    end = at + leases * _NUMBER.size
+    ids = [lease_id for (lease_id,) in _NUMBER.iter_unpack(value[at:end])]
+    return (value[end : end + id_bytes].decode(), ids), end + id_bytes
 
 
 def _decode_lease(progress: Progress, value: bytes, at: int) -> int:

@@ -3,7 +3,7 @@
 A receive is served from all queues of the topic, beginning where the last one ended, so
 that none starves and none waits for a client to name it. New messages and redeliveries
 share a batch in halves; what one does not need the other gets, and the odd place goes to
-each in turn.
+each in turn. New messages that the filter passes over need none of it.
 
     queue    … done │ ready: 3, 7 │ cursor ▶ 9 10 11 12 … end
     batch of 4      └─ Pop [3, 7] ┘└ Pop [9, 10], cursor ▶ 11
@@ -14,6 +14,7 @@ Ordered groups: `core.message_group`.
 """
 
 from collections.abc import Sequence
+from itertools import islice
 
 import msgspec
 
@@ -80,7 +81,7 @@ class ReceivePlan(msgspec.Struct):
 class ReceivePlanner:
     """Plans one receive; made for it and thrown away."""
 
-    __slots__ = ("_demand", "_matcher", "_reader", "_room", "_scan_left", "plan")
+    __slots__ = ("_demand", "_looked", "_matcher", "_reader", "_room", "_scan_left", "plan")
 
     def __init__(self, demand: Demand, matcher: Matcher, reader: QueueReader) -> None:
         self.plan = ReceivePlan()
@@ -89,6 +90,8 @@ class ReceivePlanner:
         self._reader = reader
         self._room = demand.room
         self._scan_left = SCAN_OFFSETS_MAX
+        # Queue id → how many of its ready messages were looked at.
+        self._looked: dict[int, int] = {}
 
     def receive(
         self, consumption: Consumption, order: Sequence[int], ends: list[int]
@@ -112,7 +115,7 @@ class ReceivePlanner:
             if not self._room:
                 break
             self._take_fresh(consumption.at(queue_id), ends[queue_id])
-        if waiting and is_ready_last:
+        if waiting and self._room:
             self._take_ready(consumption, order, self._room)
         self.plan.is_more = self.plan.is_more or not self._room
         return self.plan
@@ -124,9 +127,11 @@ class ReceivePlanner:
                 continue
             run: Found = []
             run_attempt = 0
-            for queue_offset, attempt in progress.ready.items():
+            looked = self._looked.get(queue_id, 0)
+            for queue_offset, attempt in islice(progress.ready.items(), looked, None):
                 if not quota or len(self.plan.exhausted) >= _EXHAUSTED_MAX:
                     break
+                looked += 1
                 if attempt > self._demand.attempts_max:
                     self.plan.exhausted.append((progress.place, queue_offset))
                     continue
@@ -141,6 +146,7 @@ class ReceivePlanner:
                 run.append((queue_offset, record))
                 run_attempt = attempt
                 quota -= 1
+            self._looked[queue_id] = looked
             if run:
                 self.pop_ready(progress, run, run_attempt)
 

@@ -3,6 +3,9 @@
 import pytest
 
 from cosmodrome_server.errors import InvalidReceiptHandle
+from cosmodrome_server.model.filter import Filter
+from cosmodrome_server.model.message import Delivery
+from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
 from cosmodrome_server.model.topic import Topic, TopicType
 from tests.support.broker_world import Run, World, bodies, new_message
 
@@ -68,6 +71,59 @@ def test_a_repeated_receive_takes_its_messages_over_under_new_handles(run: Run) 
         assert bodies(world.receive("steps", "ledger", attempt_id="try-2")) == [b"B1"]
 
     run(scenario)
+
+
+def test_a_receive_can_be_repeated_although_others_came_in_between(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_steps(world, "A1", "A2", "B1")
+        lost = world.receive("steps", "ledger", 2, attempt_id="try-1")
+        other = world.receive("steps", "ledger", 2, attempt_id="try-2")
+        assert (bodies(lost), bodies(other)) == ([b"A1", b"A2"], [b"B1"])
+        assert world.receive("steps", "ledger", attempt_id="finds nothing") == []
+        before = world.broker.state_hash()
+        await world.restart()
+        assert world.broker.state_hash() == before
+        again = world.receive("steps", "ledger", 2, attempt_id="try-1")
+        assert [(d.message.body, d.attempt) for d in again] == [(b"A1", 1), (b"A2", 1)]
+        world.broker.ack("ledger", "steps", again[0].receipt_handle)
+        rest = world.receive("steps", "ledger", 2, attempt_id="try-1")
+        assert bodies(rest) == [b"A2"]
+        assert bodies(world.receive("steps", "ledger", attempt_id="try-2")) == [b"B1"]
+
+    run(scenario)
+
+
+def test_a_match_behind_many_messages_of_other_tags_is_not_waited_for(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        for number in range(1_200):
+            world.broker.send("steps", [new_message(b"%d" % number, group="A", tag="b")])
+        await world.send("steps", new_message(b"wanted", group="A", tag="a"))
+        assert bodies(await waited_for(world, Filter(expression="a"))) == [b"wanted"]
+
+    run(scenario)
+
+
+def test_what_retention_took_is_passed_over_at_once(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_steps(world, "A0")
+        assert len(world.receive("steps", "ledger", 1)) == 1
+        await send_steps(world, *["A1"] * 1_200, "B1")
+        topic_id = world.broker._shard.catalogue.topic("steps").topic_id
+        world.log.trim(topic_id, 0, 1_201)
+        assert bodies(world.receive("steps", "ledger", 1)) == [b"B1"]
+        assert world.broker.accumulation("ledger", "steps").ready == 0
+
+    run(scenario)
+
+
+async def waited_for(world: World, wanted: Filter) -> list[Delivery]:
+    """What one receive gets that is asked for, and waits if there is nothing at once."""
+    query = ReceiveQuery("ledger", "steps", ANY_QUEUE, "client", 1, 10_000, filter=wanted)
+    found = world.broker.receive(query)
+    if not found:
+        world.broker.wait(Waiter(query, world.clocks.run_ms + 9_000, found.extend))
+        await world.settle()
+    return found
 
 
 def test_a_repeated_receive_gets_what_it_had_of_every_queue(run: Run) -> None:

@@ -15,6 +15,7 @@ from cosmodrome_server.errors import (
     StoreFull,
 )
 from cosmodrome_server.model import wire
+from cosmodrome_server.model.filter import Filter
 from cosmodrome_server.model.group import Group
 from cosmodrome_server.model.lite import LiteAction, LiteChange, LiteStart
 from cosmodrome_server.model.message import Delivery, MessageType, NewMessage, StoredMessage
@@ -117,6 +118,27 @@ def test_a_lite_topic_is_read_in_order_one_batch_at_a_time() -> None:
             (b"1", 2),
             (b"2", 1),
         ]
+
+    run(scenario)
+
+
+def test_a_match_behind_many_messages_of_other_tags_is_not_waited_for() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a")
+        for _ in range(1_200):
+            world.broker.send("chat", [lite("a", b"not wanted")])
+        wanted = lite("a", b"wanted")
+        wanted.tag = "a"
+        wanted.system += wire.encode_bytes(1, b"a")
+        await world.send("chat", wanted)
+        query = ReceiveQuery(
+            "room", "chat", ANY_QUEUE, "ann", 1, 10_000, filter=Filter(expression="a")
+        )
+        found = world.broker.receive(query)
+        assert found == []
+        world.broker.wait(Waiter(query, world.clocks.run_ms + 9_000, found.extend))
+        await world.settle()
+        assert bodies(found) == [b"wanted"]
 
     run(scenario)
 

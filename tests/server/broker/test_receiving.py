@@ -161,6 +161,20 @@ def test_redeliveries_and_new_messages_share_a_batch(run: Run) -> None:
     run(scenario)
 
 
+def test_new_messages_the_filter_passes_over_take_no_place_from_redeliveries(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await line(world, ["a", "a"])
+        assert len(tagged(world, "a")) == 2
+        await world.later(60_000)
+        assert bodies(tagged(world, "a", 1)) == [b"0"]
+        await world.send("line", *[new_message(b"%d" % number, tag="b") for number in range(2, 9)])
+        # The next place is for a new message, and none of them is wanted.
+        assert bodies(tagged(world, "a", 1)) == [b"1"]
+        assert world.broker.accumulation("billing", "line").ready == 0
+
+    run(scenario)
+
+
 def test_a_damaged_message_is_passed_over_and_counted(run: Run) -> None:
     async def scenario(world: World) -> None:
         await line(world, [""] * 4)

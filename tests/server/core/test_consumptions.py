@@ -160,14 +160,11 @@ def test_a_repeated_receive_has_nothing_to_take_over_once_all_is_settled() -> No
     record = pop(7, 0)
     record.attempt_id = "receive 1"
     consumptions = begun(record)
-    assert progress_of(consumptions).attempt_leases == [7]
+    assert progress_of(consumptions).attempts == {"receive 1": [7]}
 
     consumptions.apply(Ack(200, *PLACE, 7, 0))
 
-    assert (progress_of(consumptions).attempt_id, progress_of(consumptions).attempt_leases) == (
-        "",
-        [],
-    )
+    assert progress_of(consumptions).attempts == {}
     assert progress_of(consumptions).is_at_rest
 
 

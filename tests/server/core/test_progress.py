@@ -51,16 +51,37 @@ def test_a_receive_that_is_repeated_knows_its_leases_by_its_name() -> None:
     progress = Progress(PLACE, 0)
     progress.pop(pop(7, 0, 1, 1, name="a"))
     progress.pop(pop(8, 1, 1, 1, name="a"))
-    assert progress.attempt_leases == [7, 8]
+    assert progress.attempts == {"a": [7, 8]}
 
     progress.pop(pop(9, 0, 0, 1, replaces=7, name="a"))
-    assert progress.attempt_leases == [8, 9]
-    progress.pop(pop(0, 2, 1, 0, name="a"))
-    assert progress.attempt_leases == [8, 9]
-    progress.pop(pop(10, 3, 1, 1, name="b"))
+    assert progress.attempts == {"a": [8, 9]}
+    progress.pop(pop(10, 2, 1, 1, name="b"))
 
-    assert progress.attempt_leases == [10]
-    assert 2 in progress.done
+    assert progress.attempts == {"a": [8, 9], "b": [10]}
+
+
+def test_a_receive_that_found_nothing_makes_nobody_forget_another() -> None:
+    progress = Progress(PLACE, 0)
+    progress.pop(pop(7, 0, 1, 1, name="a"))
+
+    progress.pop(pop(0, 1, 1, 0, name="b"))
+
+    assert progress.attempts == {"a": [7]}
+    assert 1 in progress.done
+
+
+def test_receives_of_which_nothing_is_in_flight_are_forgotten_and_the_oldest_of_too_many() -> None:
+    progress = Progress(PLACE, 0)
+    for number in range(40):
+        progress.pop(pop(number + 1, number, 1, 1, name=f"{number}"))
+        progress.pop(pop(number + 101, number + 40, 1, 1, name="settled"))
+        progress.settle(number + 101, number + 40)
+
+    assert "settled" not in list(progress.attempts)[:-1]
+    assert len(progress.attempts) == 32
+    progress.pop(pop(200, 80, 1, 1, name="39"))
+    assert list(progress.attempts) == [f"{number}" for number in range(9, 40)]
+    assert progress.attempts["39"] == [40, 200]
 
 
 def test_a_settlement_of_what_was_never_seen_is_kept() -> None:

@@ -52,21 +52,22 @@ LEASES = st.tuples(U64, U64, MASK, U64, U16, U64, U16, st.booleans(), NAME)
     U64,
     st.dictionaries(st.integers(0, 1 << 40), U16, max_size=20),
     st.lists(LEASES, max_size=5, unique_by=lambda lease: lease[0]),
-    st.tuples(NAME, st.lists(U64, max_size=3), st.booleans()),
+    st.tuples(st.dictionaries(NAME, st.lists(U64, max_size=3), max_size=3), st.booleans()),
 )
 def test_a_progress_is_what_its_row_says(
     floor: int,
     cursor: int,
     ready: dict[int, int],
     leases: list[tuple[int, int, int, int, int, int, int, bool, str]],
-    rest: tuple[str, list[int], bool],
+    rest: tuple[dict[str, list[int]], bool],
 ) -> None:
     progress = Progress((1, 2, 3), floor)
     progress.cursor = cursor
     progress.ready = ready
     progress.done.add(floor + 5)
     progress.done.add(floor + 700)
-    progress.attempt_id, progress.attempt_leases, progress.is_reset_pending = rest
+    progress.attempts, progress.is_reset_pending = rest
+    progress.attempts.pop("", None)
     for lease_id, base, mask, deadline_ms, attempt, popped_ms, renewals, suspended, name in leases:
         lease = Lease(lease_id, base, mask, deadline_ms, attempt)
         lease.popped_ms, lease.renewals, lease.is_suspended = popped_ms, renewals, suspended
@@ -77,4 +78,5 @@ def test_a_progress_is_what_its_row_says(
     assert again.place == progress.place
     assert progress_row.encode_value(again) == value
     assert list(again.ready.items()) == list(ready.items())
+    assert list(again.attempts.items()) == list(progress.attempts.items())
     assert floor + 700 in again.done
