@@ -148,7 +148,7 @@ def refuse(words: str) -> NoReturn:
     sys.exit(1)
 
 
-def _channel(endpoint: str) -> grpc.Channel:
+def _channel(endpoint: str) -> "grpc.Channel":
     if endpoint.startswith("https://"):
         authority = os.environ.get("COSMODROME_CA")
         roots = None
@@ -169,7 +169,7 @@ def _check(status: definition_pb2.Status) -> None:
         refuse(f"{definition_pb2.Code.Name(status.code)}: {status.message}{hint}")
 
 
-def _told(endpoint: str, service: str, error: grpc.RpcError) -> str:
+def _told(endpoint: str, service: str, error: "grpc.RpcError") -> str:
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return f"{endpoint} does not know {service}: is it a Cosmodrome broker?"

@@ -50,6 +50,13 @@ SELDOM_USED = frozenset(
         "sqlite3",  # the second start, and checkpoints
     }
 )
+SELDOM_USED_BY_COMMANDS = frozenset(
+    {
+        "asyncio",  # grpc, for what follows
+        "grpc.aio",
+        "grpc",  # those that say how they are used, and those on files
+    }
+)
 NEEDS = {"pipeline": "cosmodrome[spark]"}
 
 USAGE = f"""usage: cosmodrome COMMAND …
@@ -99,7 +106,8 @@ def _serve(rest: list[str], *, show_only: bool) -> int:
 
 
 def _run_group(command: str, rest: list[str]) -> None:
-    gc.enable()
+    if command != "pipeline":  # Spark's are not known
+        put_off(SELDOM_USED | SELDOM_USED_BY_COMMANDS)
     # gRPC reads this when it is loaded; its own lines would stand before what we say of an error.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
@@ -109,4 +117,5 @@ def _run_group(command: str, rest: list[str]) -> None:
             raise
         wanted = NEEDS.get(command, "cosmodrome[server]")
         sys.exit(f"cosmodrome {command} needs {error.name}: pip install '{wanted}'")
+    gc.enable()
     app(args=rest, prog_name=f"cosmodrome {command}")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cosmodrome_server.cli.root import GROUPS, NEEDS
 from tests.support.fronts import FRONTS
 
 NOT_AT_START = {
@@ -145,6 +146,14 @@ def test_what_is_only_said_is_said_without_the_broker_and_without_grpc(
         cwd=tmp_path,
     )
     assert sorted(imported(done.stderr) & {"asyncio", "grpc", "msgspec", "google", "typer"}) == []
+
+
+@pytest.mark.parametrize("group", sorted(GROUPS.keys() - NEEDS.keys()))
+def test_a_command_says_how_it_is_used_without_what_speaks_to_brokers(group: str) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "cosmodrome_server", group, "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    unneeded = {"_ssl", "asyncio.base_events", "grpc._cython.cygrpc"}
+    assert sorted(imported(done.stderr) & unneeded) == []
 
 
 def test_what_a_start_puts_off_works_when_it_is_used(tmp_path: Path) -> None:
