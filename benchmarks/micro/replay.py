@@ -131,6 +131,7 @@ def replay(data: Path) -> dict[str, float]:
     began = time.process_time()
     for replayed in log.replay():
         shard.replay(replayed)
+    shard.started()
     spent = time.process_time() - began
     records = log.tail.records
     # Without a checkpoint: the next one finds the same.

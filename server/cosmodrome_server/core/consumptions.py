@@ -45,8 +45,9 @@ from cosmodrome_server.core.records import (
 RENEW_AHEAD_MS = 10_000
 # Changed progress that is laid down no earlier, where it is at rest.
 _LAY_MIN = 4_096
-# Leases that are young at a time.
+# Leases that are young at a time; in replay many end that live took minutes, for 20 MB at most.
 _YOUNG_MAX = 1_024
+_YOUNG_REPLAYED_MAX = 65_536
 # Entries of heaps that are swept no earlier.
 _SWEEP_MIN = 1_024
 # Leases of a block that are due within this of its first are unpacked with it.
@@ -74,6 +75,7 @@ class Consumptions:
         # No lease ends before.
         self.due_ms = NEVER_MS
         self._young: dict[int, Progress] = {}
+        self._young_max = _YOUNG_MAX
         self._deadlines: list[tuple[int, int, Progress]] = []
         self._packed: list[tuple[int, int, Progress, LeaseBlock]] = []
         self._renewals: list[tuple[int, int, Progress]] = []
@@ -249,7 +251,7 @@ class Consumptions:
         self._young[lease.lease_id] = progress
         first_ms = _renew_ms(lease) if lease.client_id else lease.deadline_ms
         self.due_ms = min(self.due_ms, first_ms)
-        if len(self._young) >= _YOUNG_MAX:
+        if len(self._young) >= self._young_max:
             self._enter_young()
 
     def _enter_young(self) -> None:
@@ -433,6 +435,15 @@ class Consumptions:
             else:
                 self._dirty.append(progress)
         self._lay_at = max(_LAY_MIN, 2 * len(self._dirty))
+
+    def starting(self) -> None:
+        """A start begins: rows come, and records by the hundred thousand."""
+        self._young_max = _YOUNG_REPLAYED_MAX
+
+    def started(self) -> None:
+        """That was all."""
+        self._young_max = _YOUNG_MAX
+        self._enter_young()
 
     def restore(self, key: bytes, value: bytes) -> None:
         """Take back one progress; groups and topics are there already."""

@@ -119,6 +119,7 @@ class Shard:
 
     def restore(self, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Take back the rows of a checkpoint, in any order."""
+        self.consumptions.starting()
         later = []
         for key, value in rows:
             if key == _CLOCK_KEY:
@@ -159,6 +160,7 @@ class Shard:
 
     def started(self) -> None:
         """All records were replayed: what they say is durable."""
+        self.consumptions.started()
         self._staged_ends.clear()
         self.arrived.clear()
         self.catalogue.read_ends(self._log)

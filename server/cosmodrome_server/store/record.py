@@ -205,11 +205,13 @@ class _Runs:
 
     def read(self, start: int) -> int:
         """Read from a record on; return where the one begins that is of no run."""
-        while True:
+        stop = start
+        while stop < len(self._payload):
             stop = self._read_deliveries(self._read_messages(start))
             if stop == start:
-                return start
+                break
             start = stop
+        return stop
 
     def _read_deliveries(self, start: int) -> int:
         payload, heads, tails = self._payload, self._heads, self._tails

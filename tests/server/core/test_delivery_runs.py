@@ -212,9 +212,11 @@ def one_by_one(frames: Iterable[bytes]) -> Shard:
 
 def in_runs(frames: Iterable[bytes]) -> Shard:
     shard = known()
+    shard.restore([])
     for frame in frames:
         for replayed in store.decode_runs(frame, 64, 5):
             shard.replay(replayed)
+    shard.consumptions.started()
     return shard
 
 
@@ -243,7 +245,7 @@ def test_runs_give_that_state_where_everything_is_packed_laid_down_and_forgotten
     frames = framed(Writer(Random(seed)), 2_000, 60)
     singles = one_by_one(frames)
     core = "cosmodrome_server.core"
-    monkeypatch.setattr(f"{core}.consumptions._YOUNG_MAX", 3)
+    monkeypatch.setattr(f"{core}.consumptions._YOUNG_REPLAYED_MAX", 3)
     monkeypatch.setattr(f"{core}.consumptions._SWEEP_MIN", 1)
     monkeypatch.setattr(f"{core}.consumptions._LAY_MIN", 1)
     monkeypatch.setattr(f"{core}.lease._BLOCK_MIN", 1)
