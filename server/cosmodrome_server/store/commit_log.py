@@ -112,7 +112,6 @@ class CommitLog:
             options.scrub_bytes_s,
         )
         self._recent = RecentMessages()
-        self._messages = self._recent.messages
         self._snapshot: Callable[[], Iterable[Row]] | None = None
         self._unsaved = Changes()
         self._timestamp_ms = 0
@@ -128,7 +127,6 @@ class CommitLog:
         self._parts: list[bytes] = []
         self._records = 0
         self._snapshot_records = 0
-        self._frame_messages: list[int] = []
         self._open_lsn = 0
         self._message_limit = self._state_limit = -1
         # The index is asked for every message: no call in between.
@@ -200,8 +198,7 @@ class CommitLog:
         self._position = position + length
         self._parts += (head, front, body)
         self._records += 1
-        self._messages[position] = record
-        self._frame_messages.append(position)
+        self._recent.messages[position] = record
         return position
 
     def stage_messages(self, records: Sequence[MessageRecord]) -> list[int]:
@@ -220,8 +217,7 @@ class CommitLog:
         self._position = first + length
         self._parts += chain.from_iterable(encoded)
         self._records += len(records)
-        self._messages.update(zip(positions, records, strict=True))
-        self._frame_messages += positions
+        self._recent.messages.update(zip(positions, records, strict=True))
         return positions
 
     def stage(self, kind: RecordKind, payload: bytes) -> int:
@@ -282,7 +278,7 @@ class CommitLog:
             self._pending_spare,
             on_durable,
         )
-        self._recent.end_frame(self._frame_messages, frame.length)
+        self._recent.end_frame(frame.length)
         self._pending_spare = None
         self.tail = self.tail.longer(self._records, frame.length)
         self._open_lsn += 1
@@ -377,12 +373,13 @@ class CommitLog:
     ) -> list[MessageRecord | None]:
         """See `Log.read_many`."""
         entries = self._queues.entries(topic_id, queue_id, start, end)
-        known = self._messages
-        absent = [entry[0] for entry in entries if entry is not None and entry[0] not in known]
-        read = self._reader.read_many(absent) if absent else {}
+        positions = [entry[0] for entry in entries if entry is not None]
+        known = self._recent.find(positions)
+        if len(known) < len(positions):
+            known |= self._reader.read_many([at for at in positions if at not in known])
         found: list[MessageRecord | None] = []
         for queue_offset, entry in enumerate(entries, start):
-            record = None if entry is None else known.get(entry[0]) or read.get(entry[0])
+            record = None if entry is None else known.get(entry[0])
             if record is not None and entry is not None:
                 try:
                     record = placed(record, (topic_id, queue_id, queue_offset), entry)
@@ -393,7 +390,7 @@ class CommitLog:
 
     def read_position(self, position: int) -> MessageRecord:
         """See `Log.read_position`."""
-        record = self._messages.get(position)
+        record = self._recent.get(position)
         return self._reader.read(position) if record is None else record
 
     def position(self, topic_id: int, queue_id: int, queue_offset: int) -> int:
@@ -411,7 +408,6 @@ class CommitLog:
         self._position = self._segment.base + start + FRAME_HEADER_BYTES
         self._parts = []
         self._records = self._snapshot_records = 0
-        self._frame_messages = []
         self._set_limits(bytes_writing)
 
     def _set_limits(self, bytes_writing: int) -> None:
