@@ -30,6 +30,7 @@ from cosmodrome_server.errors import (
     CorruptFrame,
     LiteTopicQuotaExceeded,
     ReadFailed,
+    StoreFull,
 )
 from cosmodrome_server.model import wire
 from cosmodrome_server.model.lite import LiteAction, LiteChange, LiteStart
@@ -229,17 +230,24 @@ class LiteVerbs(OperationVerbs):
             room = query.max_messages - len(deliveries)
             if room <= 0:
                 break
-            if progress is None:
-                self._put(SetOffset(self._shard.lease_ms, group.group_id, state.topic_id, 0, 0))
-            consumption = self._shard.consumptions.of(group.group_id, state.topic_id)
-            assert consumption is not None, "it was begun"
-            plan = self._shard.plan_fifo_receive(
-                consumption, state, 0, matcher, self._demand(query, group, room)
-            )
-            deliveries += self._carry_out(plan, group, parent)
-            if plan.is_more:
-                self._to_wake[self._place(group, parent, query)] = None
-                self._commit.touch()
+            try:
+                if progress is None:
+                    self._put(SetOffset(self._shard.lease_ms, group.group_id, state.topic_id, 0, 0))
+                consumption = self._shard.consumptions.of(group.group_id, state.topic_id)
+                assert consumption is not None, "it was begun"
+                plan = self._shard.plan_fifo_receive(
+                    consumption, state, 0, matcher, self._demand(query, group, room)
+                )
+                deliveries += self._carry_out(plan, group, parent)
+                if plan.is_more:
+                    self._to_wake[self._place(group, parent, query)] = None
+                    self._commit.touch()
+            except (StoreFull, ReadFailed):
+                # Of this one there is nothing now. What has its lease is delivered: else this
+                # would be an attempt nobody made.
+                if not deliveries:
+                    raise
+                break
         return deliveries
 
     def _demand(self, query: ReceiveQuery, group: GroupState, room: int) -> Demand:

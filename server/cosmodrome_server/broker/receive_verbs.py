@@ -7,7 +7,7 @@ from cosmodrome_server.core.long_polling import PULL_GROUP_ID, AnyWaiter, LongPo
 from cosmodrome_server.core.progress import Place
 from cosmodrome_server.core.receive import Demand, Found, ReceivePlan
 from cosmodrome_server.core.records import Pop
-from cosmodrome_server.errors import BadRequest, BrokerError, Forbidden
+from cosmodrome_server.errors import BadRequest, BrokerError, Forbidden, StoreFull
 from cosmodrome_server.model.message import Delivery, StoredMessage
 from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
 from cosmodrome_server.model.receipt_handle import ReceiptHandle, suffix
@@ -81,15 +81,20 @@ class ReceiveVerbs(SettleVerbs):
 
     def _carry_out(self, plan: ReceivePlan, group: GroupState, topic: TopicState) -> list[Delivery]:
         deliveries: list[Delivery] = []
-        for pop, found in zip(plan.pops, plan.found, strict=True):
-            self._put(pop)
-            if found:
-                self._deliver(pop, found, topic.topic.name, deliveries)
-                body_bytes = sum([len(record.body) for _, record in found])
-                key = (topic.topic.name, group.group.name, pop.attempt > 1)
-                self._counters.delivered(key, len(found), body_bytes)
-        for ack in plan.settled:
-            self._put(ack)
+        try:
+            for pop, found in zip(plan.pops, plan.found, strict=True):
+                self._put(pop)
+                if found:
+                    self._deliver(pop, found, topic.topic.name, deliveries)
+                    body_bytes = sum([len(record.body) for _, record in found])
+                    key = (topic.topic.name, group.group.name, pop.attempt > 1)
+                    self._counters.delivered(key, len(found), body_bytes)
+            for ack in plan.settled:
+                self._put(ack)
+        except StoreFull:
+            # What has its lease is delivered: else this would be an attempt nobody made.
+            if not deliveries:
+                raise
         if plan.exhausted:
             self._shard.consumptions.exhausted.update(dict.fromkeys(plan.exhausted))
             self._commit.touch()

@@ -8,6 +8,7 @@ import pytest
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.errors import InvalidReceiptHandle, OverloadedError, StoreFull
 from cosmodrome_server.model.group import Group
+from cosmodrome_server.model.log import RecordKind
 from cosmodrome_server.model.message import Delivery
 from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
 from cosmodrome_server.model.topic import Topic
@@ -138,6 +139,35 @@ def test_more_waiters_than_allowed_are_refused() -> None:
         assert given == [[], []]
 
     asyncio.run(main())
+
+
+def test_what_a_full_disk_lets_a_receive_lease_is_delivered(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.send("orders", new_message(b"a"))
+        assert bodies(world.receive("orders", "billing")) == [b"a"]
+        await world.later(10_000)
+        await world.send("orders", new_message(b"b"))
+        real, left = world.log.stage, 1
+
+        def stage(kind: RecordKind, payload: bytes) -> int:
+            nonlocal left
+            if left == 0:
+                raise StoreFull("no space even for this: the test says so")
+            left -= 1
+            return real(kind, payload)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(world.log, "stage", stage)
+            (first,) = world.receive("orders", "billing")
+            with pytest.raises(StoreFull):
+                world.receive("orders", "billing")
+        (second,) = world.receive("orders", "billing")
+        found = {(bytes(each.message.body), each.attempt) for each in (first, second)}
+        assert found == {(b"a", 2), (b"b", 1)}
+
+    run(scenario)
 
 
 def test_a_full_store_refuses_messages_and_keeps_exhausted_ones_for_later(run: Run) -> None:

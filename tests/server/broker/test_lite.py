@@ -493,6 +493,36 @@ def test_on_a_disk_without_any_space_an_idle_lite_topic_is_deleted_later(
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("method", "error"), [("read", ReadFailed("a bad sector")), ("stage", StoreFull("no space"))]
+)
+def test_what_a_receive_has_leased_is_delivered_whatever_becomes_of_the_next_lite_topic(
+    method: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a", "b")
+        await world.send("chat", lite("a", b"a1"), lite("b", b"b1"))
+        real, left = getattr(world.log, method), 1
+
+        def refused(*arguments: object) -> object:
+            nonlocal left
+            if left == 0:
+                raise error
+            left -= 1
+            return real(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(world.log, method, refused)
+            (first,) = receive(world, "ann")
+            with pytest.raises(type(error)):
+                receive(world, "ann")
+        (second,) = receive(world, "ann")
+        found = {(bytes(each.message.body), each.attempt) for each in (first, second)}
+        assert found == {(b"a1", 1), (b"b1", 1)}
+
+    run(scenario)
+
+
 def test_dead_letters_and_redeliveries_name_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: World, events: Events) -> None:
         sync(world, "ann", "a")
