@@ -129,6 +129,11 @@ class MemoryLog:
         return self._open_lsn
 
     @property
+    def end_position(self) -> int:
+        """See `Log`."""
+        return self._next_position
+
+    @property
     def durable_lsn(self) -> int:
         """See `Log`."""
         return self._durable_lsn

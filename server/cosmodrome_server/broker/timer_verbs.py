@@ -117,6 +117,9 @@ class TimerVerbs(TransactionVerbs):
             MessageNotFound: The message is not there any more.
             ReadFailed: Nobody can say now.
         """
+        lost = MessageNotFound("the message was lost in a power cut, before it was on the disk")
+        if handle.position >= self._log.end_position:
+            raise lost  # Another one will lie there.
         try:
             record = self._log.read_position(handle.position)
         except (CorruptFrame, MessageNotFound):
@@ -126,7 +129,7 @@ class TimerVerbs(TransactionVerbs):
             or (record.topic_id, record.due_ms) != (handle.topic_id, handle.due_ms)
             or wire.message_id(record.system) != handle.message_id
         ):
-            raise MessageNotFound("the message was lost in a power cut, before it was on the disk")
+            raise lost
 
     def scheduled(self, topic: str, max_messages: int) -> list[Scheduled]:
         """See `Operations`. Hours that are not in memory are read while everybody waits."""

@@ -317,6 +317,10 @@ class Log(QueueReader, Protocol):
         """The number of the frame that takes records now."""
 
     @property
+    def end_position(self) -> int:
+        """Where the next record goes, or a little before; nothing lies from there on."""
+
+    @property
     def durable_lsn(self) -> int:
         """The number of the last frame known to be on disk (as the durability mode means it)."""
 

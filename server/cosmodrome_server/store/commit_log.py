@@ -133,9 +133,9 @@ class CommitLog:
         self.index, self.index_run = self._queues.index, self._queues.index_run
         self.drop_queues = self._queues.drop
         self.min_offset, self.max_offset = self._queues.min_offset, self._queues.max_offset
-        self.tag_hashes = self._queues.tag_hashes
-        self.timestamp = self._queues.timestamp
+        self.tag_hashes, self.timestamp = self._queues.tag_hashes, self._queues.timestamp
         self.offset_at = self._queues.offset_at
+        self.set_on_idle = self._writer.set_on_idle
 
     # Start
 
@@ -237,6 +237,11 @@ class CommitLog:
         return self._open_lsn
 
     @property
+    def end_position(self) -> int:
+        """See `Log`."""
+        return self._position
+
+    @property
     def durable_lsn(self) -> int:
         """See `Log`."""
         return self._writer.durable_lsn
@@ -290,10 +295,6 @@ class CommitLog:
         if self._start >= self._roll_at and not self.has_staged:
             self._roll()
         return True
-
-    def set_on_idle(self, callback: Callable[[], None]) -> None:
-        """See `Log`."""
-        self._writer.set_on_idle(callback)
 
     def set_on_failed(self, callback: Callable[[Exception], None]) -> None:
         """See `Log`."""

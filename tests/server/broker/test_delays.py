@@ -158,6 +158,30 @@ def test_a_recall_handle_that_is_malformed_forged_or_of_another_topic_is_refused
     run(scenario)
 
 
+def test_a_recall_handle_of_what_a_crash_took_takes_back_nothing_that_is_stored_later(
+    run: Run,
+) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world)
+        lost = [
+            world.broker.send("later", [delayed(f"lost {number}", 5_000)])[0].recall_handle
+            for number in range(4)
+        ]
+        world.kill()
+        await begin(world, 5_000)
+        # Nothing lies there yet: what will must not be taken for it.
+        for handle in lost[1:]:
+            with pytest.raises(MessageNotFound, match="lost"):
+                world.broker.recall("later", handle)
+        for number in range(4):
+            world.broker.send("later", [delayed(f"kept {number}", 5_000)])
+        await world.later(5_200)
+        kept = {b"5000", *(b"kept %d" % number for number in range(4))}
+        assert set(bodies(world.receive("later", "billing"))) == kept
+
+    run(scenario)
+
+
 def test_what_waits_is_listed_soonest_first_and_can_be_recalled_from_the_list(run: Run) -> None:
     async def scenario(world: World) -> None:
         await begin(world, 30 * HOUR_MS, 1_000, 2 * HOUR_MS)
