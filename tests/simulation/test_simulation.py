@@ -23,3 +23,15 @@ def test_simulations_do_what_they_are_for() -> None:
     simulation.run(2_000)
     assert simulation.crashes > 10
     assert simulation.deliveries > 300
+
+
+@pytest.mark.parametrize("seed", [2, 4, 6])
+def test_the_wider_ones_do_all_that_is_rarer(seed: int) -> None:
+    simulation = WiderSimulation(seed)
+    simulation.run(2_000)
+    expected = {
+        "ack many": 40, "redrive": 5, "commit": 10, "topic again": 5, "group again": 2,
+        "renewed": 10, "lite": 20, "attempt": 10, "repeat": 5, "full": 5, "crash": 10,
+    }  # fmt: skip
+    done = {kind: min(count, simulation.done[kind]) for kind, count in expected.items()}
+    assert done == expected

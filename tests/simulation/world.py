@@ -9,15 +9,24 @@
                  or between two operations, cleanly
 
 Everything is decided by `Random(seed)`; so a seed gives one trace, and a failure is seen again
-by running its seed. `tests/simulation/books.py` says what must be true.
+by running its seed. What is checked, and how often (`tests/simulation/books.py` says what it is):
+
+    every answer      its frame is noted, and may not be missing after a crash that must leave it
+    every delivery    it is one that may be, not early, in an attempt there is; in order
+    every refusal     has its reason: a handle too late, a disk that cannot be read
+    every start       which frames it found, and no damage; one in five is compared with a start
+                      without checkpoint, one in ten first fails to read
+    every clean stop  the next start has the same state
+    the end           everything owed was settled or is a dead letter
 """
 
 import asyncio
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import msgspec
 import pytest
@@ -25,6 +34,7 @@ import pytest
 from cosmodrome_server.broker.local_broker import Attachments, LocalBroker
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.errors import (
+    BadRequest,
     InvalidReceiptHandle,
     InvalidTransactionId,
     MessageNotFound,
@@ -34,11 +44,12 @@ from cosmodrome_server.model.group import ConsumeFrom, CustomizedBackoff, Group
 from cosmodrome_server.model.message import Delivery, MessageType, NewMessage, StoredMessage
 from cosmodrome_server.model.queries import ANY_QUEUE, PullQuery, ReceiveQuery, Waiter
 from cosmodrome_server.model.topic import Topic, TopicType, dead_letter_topic
-from cosmodrome_server.model.wire import encode_bytes, message_id
+from cosmodrome_server.model.wire import LITE_TOPIC, encode_bytes, message_id
 from cosmodrome_server.store.commit_log import CommitLog
+from cosmodrome_server.store.group_commit import Durability
 from cosmodrome_server.store.platform import LogOptions, Platform
 from cosmodrome_server.store.timer_bucket import TimerBuckets
-from tests.simulation.books import Books, Sent
+from tests.simulation.books import Books, Promises, Sent
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.paths import KnownPath
 from tests.support.broker_world import START_MS, Clocks
@@ -64,9 +75,10 @@ TOPICS = {
     "deals": (TopicType.TRANSACTION, 2),
 }
 GROUPS = {"billing": list(TOPICS), "ledger": ["steps"]}
+SYNC = Durability()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Held:
     """A delivery that a consumer has in hand."""
 
@@ -76,6 +88,22 @@ class Held:
     handle: str
     deadline_ms: int
     life: int
+    # The life of the broker in which its topic or group was deleted.
+    gone_in: int = 0
+
+
+class _Answer(NamedTuple):
+    """What an answer of the broker means.
+
+    Attributes:
+        life: The broker's; a dead one answers nobody.
+        lsn: The frame it rests on.
+        held: What a consumer has in hand now, if it is a delivery.
+    """
+
+    life: int
+    lsn: int
+    held: Held | None
 
 
 class Events:
@@ -103,9 +131,11 @@ class Simulation:
 
     topics: ClassVar = TOPICS
     groups: ClassVar = GROUPS
+    ordered: ClassVar = {"ledger": "steps"}
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
+        self._durability = self._durability_of(seed)
         self._retention_ms = 30 * DAY_MS * (seed % 2)
         self._directory = KnownPath("/data/shard-0000")
         self._loop = SimulatedLoop()
@@ -116,8 +146,15 @@ class Simulation:
         self._disk = FaultyFiles()
         self._checkpoints = MemoryCheckpoints()
         self._events = Events()
-        self._books = Books(ATTEMPTS_MAX)
+        self._books = Books(ATTEMPTS_MAX, self.ordered, has_ghosts=not self._durability.is_synced)
+        self._promises = Promises(self._durability)
+        self._promises.begin(0)
+        # The last frame that the next start must find.
+        self._kept_lsn = 0
+        # When the writer last looked for what waits for its sync.
+        self._looked_ms = 0
         self._held: list[Held] = []
+        self._unanswered: list[Held] = []
         # Those a producer may give its word on, and take back: some that it has are among them.
         self._open_halves: list[str] = []
         self._recallable: list[str] = []
@@ -126,6 +163,12 @@ class Simulation:
         self._is_dead = False
         self._errors: list[object] = []
         self.crashes = 0
+        # How often what was done, by the first word of its trace.
+        self.done: Counter[object] = Counter()
+
+    def _durability_of(self, seed: int) -> Durability:
+        del seed
+        return SYNC
 
     @property
     def deliveries(self) -> int:
@@ -148,6 +191,7 @@ class Simulation:
         await self._finish()
 
     def _note(self, *words: object) -> None:
+        self.done[words[0]] += 1
         self._trace.update(repr(words).encode())
 
     def _caught(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
@@ -169,17 +213,17 @@ class Simulation:
             self._background,
             self._random.randbytes,
         )
+        options = msgspec.structs.replace(
+            OPTIONS, retention_ms=self._retention_ms, durability=self._durability
+        )
+        self._log = CommitLog(self._directory, options, platform)
         broker = LocalBroker(
-            CommitLog(
-                self._directory,
-                msgspec.structs.replace(OPTIONS, retention_ms=self._retention_ms),
-                platform,
-            ),
+            self._log,
             self._clocks,
             BrokerSettings(checkpoint_ms=5_000, checkpoint_bytes=20_000),
             self._errors.append,
             Attachments(
-                buckets=TimerBuckets(disk, self._directory / "timer"),
+                buckets=TimerBuckets(disk, self._directory / "timer", self._random.randbytes),
                 random_bytes=self._random.randbytes,
             ),
         )
@@ -196,6 +240,13 @@ class Simulation:
         if self._random.random() < 0.1:
             self._refuse_to_start()
         self._broker = self._open(self._disk, self._checkpoints)
+        found_lsn = self._log.durable_lsn
+        assert not self._log.damages, self._log.damages
+        assert found_lsn >= self._kept_lsn, f"frame {self._kept_lsn} is lost, {found_lsn} is there"
+        self._books.begin(found_lsn)
+        self._promises.begin(found_lsn)
+        self._unanswered.clear()
+        self._looked_ms = self._clocks.run_ms
         self._note("start", self._broker.state_hash())
 
     def _compare_with_a_start_without_checkpoint(self) -> None:
@@ -245,6 +296,9 @@ class Simulation:
         self._broker.abandon()
         self.crashes += 1
         self._disk.on_operation = lambda _: None
+        self._kept_lsn = self._promises.kept(
+            self._log.synced_lsn, self._looked_ms, is_power_cut=is_power_cut
+        )
         disk = self._disk.power_cut(self._random) if is_power_cut else self._disk.killed()
         self._disk, self._checkpoints = disk, self._checkpoints.copy()
         self._note("crash", is_power_cut)
@@ -271,6 +325,8 @@ class Simulation:
         self._writer.release()
         await self._broker.close()
         stopped = self._broker
+        self._kept_lsn = self._log.durable_lsn
+        assert not self._log.has_staged, "a clean stop leaves nothing behind"
         self._disk, self._checkpoints = self._disk.killed(), self._checkpoints.copy()
         self._start()
         level_leases(stopped, self._broker)
@@ -294,6 +350,7 @@ class Simulation:
         if self._random.random() < 0.6:
             await self._settle()
         assert not self._errors, self._errors
+        self._books.close_frames(self._log.synced_lsn)
         if self._is_dead:
             self._crash(is_power_cut=self._random.random() < 0.5)
 
@@ -339,7 +396,14 @@ class Simulation:
     def _pass_time(self) -> None:
         step = self._random.choice((1, 50, 400, 3_000, INVISIBLE_MS, 60_000, HOUR_MS))
         self._clocks.pass_ms(self._random.randint(0, step))
+        self._look_for_syncs()
         self._wake()
+
+    def _look_for_syncs(self) -> None:
+        """The writer's thread wakes by itself, unless the disk keeps it."""
+        if not self._writer.holding:
+            self._writer.tick()
+            self._looked_ms = self._clocks.run_ms
 
     def _jump(self) -> None:
         # More often forward: while the clock is behind the log, the log's time stands still.
@@ -357,20 +421,19 @@ class Simulation:
     # Answers
 
     def reply_many(self, replies: list[tuple[object, bytes]]) -> None:
-        """The broker's `ReplySink`: the token is what the client does with the answer."""
+        """The broker's `ReplySink`: the token is the frame the answer rests on, or a delivery."""
         for token, _ in replies:
-            assert callable(token)
-            token()
+            assert isinstance(token, _Answer)
+            if token.life == self._life and not self._is_dead:
+                self._promises.answer(token.lsn, self._clocks.run_ms)
+                if token.held is not None:
+                    self._hold(token.held)
 
-    def _when_answered(self, effect: object) -> None:
-        life = self._life
-
-        def answered() -> None:
-            if life == self._life and not self._is_dead:
-                assert callable(effect)
-                effect()
-
-        self._broker.reply_when_durable(self, answered, b"")
+    def _answer(self, held: Held | None = None) -> int:
+        """Let the broker answer when what it just did is durable; return the frame it is in."""
+        lsn = self._log.open_lsn if self._log.has_staged else self._log.open_lsn - 1
+        self._broker.reply_when_durable(self, _Answer(self._life, lsn, held), b"")
+        return lsn
 
     # Producers
 
@@ -378,36 +441,44 @@ class Simulation:
         topic = self._random.choice(list(self.topics))
         messages = [self._message(topic) for _ in range(self._random.choice((1, 1, 1, 5)))]
         receipts = self._broker.send(topic, messages)
+        lsn = self._answer()
         for receipt in receipts:
+            self._books.send(lsn, receipt.message_id)
             sent = self._books.sent[receipt.message_id]
             sent.recall_handle = receipt.recall_handle
             if sent.recall_handle:
                 self._recallable.append(receipt.message_id)
-            self._when_answered(lambda sent=sent: setattr(sent, "is_answered", True))
+            if sent.is_half:
+                self._open_halves.append(receipt.message_id)
         self._note("send", topic, [receipt.message_id for receipt in receipts])
 
     def _message(self, topic: str) -> NewMessage:
         self._numbers += 1
         name = f"m{self._numbers}"
-        sent = self._books.sent[name] = Sent(topic, stored_ms=self._clocks.wall_ms)
-        message_type, group, priority = MessageType.NORMAL, "", -1
+        sent = Sent(topic, self._numbers, stored_ms=self._clocks.wall_ms)
+        self._books.sent[name] = sent
+        kind, group, lite_topic, priority = self._kind_of(topic), "", "", -1
         system = encode_bytes(3, name.encode())
-        if topic == "steps":
-            message_type, group = MessageType.FIFO, self._random.choice("abcd")
+        if kind is MessageType.FIFO:
+            sent.order = group = self._random.choice("abcd")
             system += encode_bytes(17, group.encode())
-        elif topic == "later":
-            message_type = MessageType.DELAY
+        elif kind is MessageType.DELAY:
             longest = self._random.choice((1_000, 60_000, 3 * HOUR_MS, 3 * DAY_MS))
             sent.due_ms = self._clocks.wall_ms + self._random.randint(1, longest)
-        elif topic == "deals":
-            message_type = MessageType.TRANSACTION
+        elif kind is MessageType.TRANSACTION:
             sent.is_half = True
-            self._open_halves.append(name)
-        elif topic == "urgent":
-            message_type, priority = MessageType.PRIORITY, self._random.randrange(3)
+        elif kind is MessageType.PRIORITY:
+            priority = self._random.randrange(3)
+        elif kind is MessageType.LITE:
+            sent.order = lite_topic = self._random.choice("abcd")
+            system += encode_bytes(LITE_TOPIC, lite_topic.encode())
         body = self._random.randbytes(self._random.choice((10, 100, 1_000)))
-        times = (sent.due_ms, 0)
-        return NewMessage(name, message_type, "", group, *times, "", priority, system, b"", body)
+        return NewMessage(
+            name, kind, "", group, sent.due_ms, 0, lite_topic, priority, system, b"", body
+        )
+
+    def _kind_of(self, topic: str) -> MessageType:
+        return MessageType[self.topics[topic][0].name]
 
     def _end_transaction(self) -> None:
         """Give a producer's word; the same word every time, by itself or asked for it."""
@@ -422,12 +493,19 @@ class Simulation:
         was_tried, sent.is_end_tried = sent.is_end_tried, True
         sent.ended_ms = sent.ended_ms or self._clocks.wall_ms
         try:
-            self._broker.end_transaction("deals", name, commit=sent.intent, from_check=bool(asked))
+            self._broker.end_transaction(
+                sent.topic, name, commit=sent.intent, from_check=bool(asked)
+            )
         except InvalidTransactionId:
             is_expired = self._latest_ms - sent.stored_ms >= 72 * HOUR_MS
-            assert was_tried or is_expired or not sent.is_answered, f"{name} is gone: {sent}"
+            is_gone = name in self._books.dropped or not sent.is_there
+            assert was_tried or is_expired or is_gone, f"{name} is gone: {sent}"
             return
-        self._when_answered(lambda: setattr(sent, "is_ended", True))
+        assert sent.is_there, f"{name} was ended, and is not there: {sent}"
+        lsn = self._answer()
+        if not sent.is_ended:
+            sent.is_ended = True
+            self._books.note(lsn, lambda: setattr(sent, "is_ended", False))
         self._note("end", name, sent.intent)
 
     def _recall(self) -> None:
@@ -436,16 +514,18 @@ class Simulation:
         if not name:
             return
         sent = sents[name]
+        is_gone = name in self._books.dropped or not sent.is_there
         try:
-            assert self._broker.recall("later", sent.recall_handle) == name
+            assert self._broker.recall(sent.topic, sent.recall_handle) == name
         except MessageNotFound:
             is_due = sent.due_ms <= self._latest_ms
-            is_known = sent.is_answered and not sent.is_recall_tried
-            assert is_due or not is_known, f"{name} cannot be recalled: {sent}"
+            assert is_due or is_gone, f"{name} cannot be recalled: {sent}"
             return
-        finally:
-            sent.is_recall_tried = True
-        self._when_answered(lambda: setattr(sent, "is_recalled", True))
+        except BadRequest:
+            assert is_gone, f"{name} is refused: {sent}"
+            return
+        sent.is_recalled = True
+        self._books.note(self._answer(), lambda: setattr(sent, "is_recalled", False))
         self._note("recall", name)
 
     def _pick(self, names: list[str], is_open: Callable[[str], bool]) -> str:
@@ -468,32 +548,64 @@ class Simulation:
             self._wait(group, topic, count)
 
     def _take(self, group: str, topic: str, count: int) -> int:
-        deliveries = self._broker.receive(_query(group, topic, count))
-        self._took(group, topic, deliveries)
+        query = self._query(group, topic, count)
+        deliveries = self._broker.receive(query)
+        self._took(query, deliveries)
         return len(deliveries)
 
     def _wait(self, group: str, topic: str, count: int) -> None:
         deadline_ms = self._clocks.run_ms + self._random.choice((1, 3_000, 30_000))
+        query = self._query(group, topic, count)
 
         def on_ready(deliveries: list[Delivery]) -> None:
-            self._took(group, topic, deliveries)
+            self._took(query, deliveries)
 
-        self._broker.wait(Waiter(_query(group, topic, count), deadline_ms, on_ready))
+        self._broker.wait(Waiter(query, deadline_ms, on_ready))
 
-    def _took(self, group: str, topic: str, deliveries: list[Delivery]) -> None:
+    def _query(self, group: str, topic: str, count: int) -> ReceiveQuery:
+        return ReceiveQuery(group, topic, ANY_QUEUE, "client", count, INVISIBLE_MS)
+
+    def _took(self, query: ReceiveQuery, deliveries: list[Delivery]) -> None:
+        group, topic = query.group, query.topic
         names = [message_id(delivery.message.system) for delivery in deliveries]
+        if group in self.ordered:
+            self._check_order(group, names)
         for name, delivery in zip(names, deliveries, strict=True):
             self._books.delivered(
                 group, name, delivery.attempt, delivery.message.store_timestamp_ms
             )
-            deadline_ms = self._clocks.run_ms + INVISIBLE_MS
-            held = Held(group, topic, name, delivery.receipt_handle, deadline_ms, self._life)
-            # A reply that never left gave nobody a handle.
-            self._when_answered(lambda held=held: self._hold(held))
+            held = Held(group, topic, name, delivery.receipt_handle, 0, self._life)
+            if not query.auto_renew:  # Else nobody here knows when it ends.
+                held.deadline_ms = self._clocks.run_ms + INVISIBLE_MS
+            self._hand(query, held)
         self._note("receive", group, topic, names)
 
+    def _hand(self, query: ReceiveQuery, held: Held) -> None:
+        """Give a delivery to a consumer; a reply that never leaves gives nobody a handle."""
+        del query
+        self._unanswered.append(held)
+        self._answer(held)
+
+    def _check_order(self, group: str, names: list[str]) -> None:
+        """What an ordered group gets now was neither overtaken nor is it in other hands."""
+        self._books.check_order(group, names, self._is_gone)
+        orders = {self._books.sent[name].order for name in names}
+        for held in (*self._held, *self._unanswered):
+            sent = self._books.sent[held.name]
+            if held.group == group and self._is_live(held) and not self._is_gone(sent):
+                assert sent.order not in orders, f"{names} come to {group} beside {held}"
+
+    def _is_live(self, held: Held) -> bool:
+        """Whether the consumer still has it to itself."""
+        return held.life == self._life and held.deadline_ms > self._clocks.run_ms
+
+    def _is_gone(self, sent: Sent) -> bool:
+        """Whether retention may have taken a message."""
+        kept_ms = self._latest_ms + HOUR_MS - sent.visible_ms
+        return sent.is_expired or 0 < self._retention_ms < kept_ms
+
     def _hold(self, held: Held) -> None:
-        self._books.sent[held.name].is_delivered = True
+        self._unanswered.remove(held)
         self._held.append(held)
         if len(self._held) > 200:
             del self._held[:50]
@@ -506,25 +618,37 @@ class Simulation:
         try:
             if choice < 0.8:
                 self._ack(held)
-            elif choice < 0.95:
+                return
+            if choice < 0.95:
                 held.handle = self._broker.change_invisible_duration(
                     held.group, held.topic, held.handle, 2_000, suspend=False
                 )
                 held.deadline_ms = self._clocks.run_ms + 2_000
-                self._held.append(held)
+                self._unanswered.append(held)
+                self._answer(held)
             else:
+                self._books.exhausted.add((held.group, held.name))
                 self._broker.forward_to_dead_letter_queue(held.group, held.topic, held.handle)
+                self._answer()
                 self._note("dead letter", held.group, held.name)
         except InvalidReceiptHandle:
-            is_late = held.deadline_ms <= self._clocks.run_ms
-            assert is_late or held.life != self._life, f"{held} is refused before its time"
+            self._refused(held)
+
+        else:
+            self._accepted(held)
 
     def _ack(self, held: Held) -> None:
         self._broker.ack(held.group, held.topic, held.handle)
-        key = (held.group, held.name)
-        self._books.tried.add(key)
-        self._when_answered(lambda: self._books.settled.add(key))
-        self._note("ack", key)
+        self._accepted(held)
+        self._books.settle(self._answer(), held.group, held.name)
+        self._note("ack", held.group, held.name)
+
+    def _accepted(self, held: Held) -> None:
+        assert held.gone_in != self._life, f"{held} is taken for another's"
+
+    def _refused(self, held: Held) -> None:
+        is_gone = held.gone_in == self._life
+        assert is_gone or not self._is_live(held), f"{held} is refused before its time"
 
     # The end
 
@@ -540,9 +664,7 @@ class Simulation:
         # Past the longest delay, and the life of a half message.
         self._clocks.wall_ms = self._latest_ms + 4 * DAY_MS
         self._wake()
-        for sent in self._books.sent.values():
-            kept_ms = self._latest_ms + HOUR_MS - sent.visible_ms
-            sent.is_expired = 0 < self._retention_ms < kept_ms
+        self._excuse()
         quiet = 0
         while quiet < 12:
             quiet += 1
@@ -562,9 +684,14 @@ class Simulation:
         assert self._broker.statistics().lost_messages == 0
         self._note("end", self._broker.state_hash())
 
+    def _excuse(self) -> None:
+        """What nobody had to keep for so long is not owed."""
+        for sent in self._books.sent.values():
+            sent.is_expired |= self._is_gone(sent)
+
     def _ack_all(self) -> None:
         for held in self._held:
-            if held.life == self._life and held.deadline_ms > self._clocks.run_ms:
+            if self._is_live(held) and held.gone_in != self._life:
                 try:
                     self._ack(held)
                 except InvalidReceiptHandle:
@@ -583,10 +710,6 @@ class Simulation:
             if pulled.next_offset == at:
                 return names
             at = pulled.next_offset
-
-
-def _query(group: str, topic: str, count: int) -> ReceiveQuery:
-    return ReceiveQuery(group, topic, ANY_QUEUE, "client", count, INVISIBLE_MS)
 
 
 def level_leases(one: LocalBroker, other: LocalBroker) -> None:
