@@ -69,8 +69,10 @@ bench-scale: $(MARK)-dev
 bench-peer: $(MARK)-dev gate
 	@$(BIN)/python -m benchmarks.peer $(ARGS)
 
+# Processes that are killed; and 10^5 power cuts and 1,000 failing syncs of a disk that is simulated.
 crash: $(MARK)-dev gate
 	@$(PYTEST) -m 'slow or not slow' tests/crash $(ARGS)
+	@$(PYTEST) -m 'slow or not slow' tests/server/store/test_power_cuts.py tests/server/store/test_faults.py tests/server/store/test_scanner.py $(ARGS)
 
 simulation: $(MARK)-dev
 	@$(PYTEST) -m 'slow or not slow' tests/simulation

@@ -71,6 +71,8 @@ class OffsetVerbs(ReceiveVerbs):
         progress = self._shard.consumptions.find((owner.group_id, state.topic_id, queue_id))
         if progress is not None and progress.is_reset_pending:
             return
+        # Beyond the end it would pass over what is yet to come.
+        queue_offset = min(queue_offset, state.next_offsets[queue_id])
         self._set_offset((owner.group_id, state.topic_id, queue_id), queue_offset)
 
     def reset_offset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:

@@ -2,7 +2,13 @@
 
 import pytest
 
-from cosmodrome_server.errors import BadRequest, CorruptFrame, IllegalOffset, OffsetNotFound
+from cosmodrome_server.errors import (
+    BadRequest,
+    CorruptFrame,
+    IllegalOffset,
+    InvalidReceiptHandle,
+    OffsetNotFound,
+)
 from cosmodrome_server.model.group import ConsumeFrom, Group
 from cosmodrome_server.model.log import MessageRecord
 from cosmodrome_server.model.queries import Pulled, PullQuery, PullWaiter, QueueBounds
@@ -128,6 +134,42 @@ def test_a_committed_offset_is_where_receiving_goes_on(run: Run) -> None:
         world.broker.commit_offset("billing", "line", 0, 3)
         assert world.broker.committed_offset("billing", "line", 0) == 3
         assert bodies(world.receive("line", "billing")) == [b"3", b"4"]
+
+    run(scenario)
+
+
+def test_a_commit_beyond_the_end_passes_over_nothing_that_is_yet_to_come(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_line(world, 2)
+        world.broker.commit_offset("billing", "line", 0, 1_000)
+        assert world.broker.committed_offset("billing", "line", 0) == 2
+        await world.send("line", new_message(b"next"))
+        assert bodies(world.receive("line", "billing")) == [b"next"]
+
+    run(scenario)
+
+
+def test_a_reset_by_time_forgets_what_is_in_flight(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_line(world, 5)
+        world.broker.commit_offset("billing", "line", 0, 0)
+        before, kept = world.receive("line", "billing", 1), world.receive("line", "billing", 1)
+        again = world.broker.offset_at("line", 0, START_MS + 10)
+        world.broker.reset_offset("billing", "line", 0, again)
+        assert world.broker.accumulation("billing", "line").inflight == 0
+        # Before the new place it is done; behind it the delivery to come is the one that counts.
+        world.broker.ack("billing", "line", before[0].receipt_handle)
+        with pytest.raises(InvalidReceiptHandle):
+            world.broker.ack("billing", "line", kept[0].receipt_handle)
+        found = world.receive("line", "billing")
+        assert [(each.message.body, each.attempt) for each in found] == [
+            (b"%d" % number, 1) for number in range(1, 5)
+        ]
+        # The deadlines of the old deliveries are nobody's any more.
+        await world.later(9_999)
+        assert world.receive("line", "billing") == []
+        await world.later(1)
+        assert {each.attempt for each in world.receive("line", "billing")} == {2}
 
     run(scenario)
 
