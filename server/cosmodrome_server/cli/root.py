@@ -46,6 +46,9 @@ SELDOM_USED = frozenset(
         "msgspec.json",
         "msgspec.toml",
         "msgspec.yaml",
+        "cosmodrome_server.proxy.activities.admin",  # operators
+        "cosmodrome_server.proxy.activities.control",
+        "cosmodrome_server.proxy.bulk.table",  # the pipeline
         "cosmodrome_server.proxy.security.needs",  # where security.authentication is on
         "sqlite3",  # the second start, and checkpoints
     }

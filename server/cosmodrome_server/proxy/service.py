@@ -14,6 +14,7 @@ does not have is not there, and is UNIMPLEMENTED as it is there.
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -30,10 +31,9 @@ from cosmodrome_server.errors import (
     OverloadedError,
 )
 from cosmodrome_server.proxy import status
+from cosmodrome_server.proxy.activities import admin, control
 from cosmodrome_server.proxy.activities.ack_message import ack_message
-from cosmodrome_server.proxy.activities.admin import ADMIN
 from cosmodrome_server.proxy.activities.change_invisible_duration import change_invisible_duration
-from cosmodrome_server.proxy.activities.control import CONTROL
 from cosmodrome_server.proxy.activities.end_transaction import end_transaction
 from cosmodrome_server.proxy.activities.forward_message_to_dead_letter_queue import (
     forward_message_to_dead_letter_queue,
@@ -51,7 +51,7 @@ from cosmodrome_server.proxy.activities.send_message import send_message
 from cosmodrome_server.proxy.activities.sync_lite_subscription import sync_lite_subscription
 from cosmodrome_server.proxy.activities.telemetry import telemetry
 from cosmodrome_server.proxy.activities.update_offset import update_offset
-from cosmodrome_server.proxy.bulk.table import BULK
+from cosmodrome_server.proxy.bulk import table as bulk
 from cosmodrome_server.proxy.context import CLIENT_ID, Activity, Context, Reply
 from cosmodrome_server.proxy.encoding import bytes_field
 from cosmodrome_server.proxy.flow import FlowControl
@@ -68,7 +68,9 @@ ADMIN_SERVICE = "apache.rocketmq.v2.Admin"
 CONTROL_SERVICE = "cosmodrome.v1.Control"
 BULK_SERVICE = "cosmodrome.v1.Bulk"
 
-MESSAGING: dict[str, Activity[Any]] = {
+_Table = Mapping[str, Activity[Any]]
+
+MESSAGING: _Table = {
     "QueryRoute": query_route,
     "Heartbeat": heartbeat,
     "SendMessage": send_message,
@@ -140,13 +142,29 @@ def _business(context: Context) -> list[Rpc]:
     return [
         Rpc(f"/{MESSAGING_SERVICE}/Telemetry", Kind.BIDI, lambda call: telemetry(context, call)),
         *_service(context, MESSAGING_SERVICE, messaging),
-        *_service(context, ADMIN_SERVICE, ADMIN),
-        *_service(context, CONTROL_SERVICE, CONTROL),
-        *_service(context, BULK_SERVICE, BULK),
+        *_seldom(context, ADMIN_SERVICE, lambda: admin.ADMIN),
+        *_seldom(context, CONTROL_SERVICE, lambda: control.CONTROL),
+        *_seldom(context, BULK_SERVICE, lambda: bulk.BULK),
     ]
 
 
-def _service(context: Context, service: str, table: Mapping[str, Activity[Any]]) -> list[Rpc]:
+def _seldom(context: Context, service: str, table: Callable[[], _Table]) -> list[Rpc]:
+    """A service of which many brokers are asked nothing: all of it is made at the first call."""
+
+    @cache
+    def handlers() -> dict[str, Handler]:
+        return {rpc.path: rpc.handler for rpc in _service(context, service, table())}
+
+    def route(method: Method) -> Rpc:
+        def handle(call: Call) -> None:
+            handlers()[method.path](call)
+
+        return Rpc(method.path, _kind_of(method), handle)
+
+    return [*map(route, methods(service)), _rest_of(context, service)]
+
+
+def _service(context: Context, service: str, table: _Table) -> list[Rpc]:
     flow = None
     if service == MESSAGING_SERVICE:
         flow = FlowControl(context.config.flow, context.clock, lambda: context.sink)
@@ -154,14 +172,22 @@ def _service(context: Context, service: str, table: Mapping[str, Activity[Any]])
     found = [
         Rpc(
             method.path,
-            Kind.SERVER_STREAM if method.server_streams else Kind.UNARY,
+            _kind_of(method),
             _Boundary(context, method, table[method.name], flow).handle,
         )
         for method in methods(service)
         if method.name in table
     ]
+    return [*found, _rest_of(context, service)]
+
+
+def _kind_of(method: Method) -> Kind:
+    return Kind.SERVER_STREAM if method.server_streams else Kind.UNARY
+
+
+def _rest_of(context: Context, service: str) -> Rpc:
     unknown = _unimplemented if context.config.server.strict else _unknown
-    return [*found, Rpc(f"/{service}/*", Kind.UNARY, unknown)]
+    return Rpc(f"/{service}/*", Kind.UNARY, unknown)
 
 
 class _Boundary:

@@ -1,6 +1,7 @@
 """The table: every RPC of the three services, and the boundary around each."""
 
 import logging
+from collections.abc import Mapping
 
 import pytest
 
@@ -9,6 +10,9 @@ from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import methods
 from cosmodrome_proto import service_pb2 as rpc
 from cosmodrome_server.proxy import service
+from cosmodrome_server.proxy.activities.admin import ADMIN
+from cosmodrome_server.proxy.activities.control import CONTROL
+from cosmodrome_server.proxy.bulk.table import BULK
 from cosmodrome_server.proxy.front import Kind
 from tests.support.proxy_world import METHODS, FakeCall, ProxyWorld, message, resource, run
 
@@ -104,3 +108,18 @@ def test_with_authentication_on_an_unsigned_call_is_unauthorized() -> None:
         assert answer.status.code == pb.UNAUTHORIZED
 
     run(scenario, security__authentication="true")
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        (service.ADMIN_SERVICE, ADMIN),
+        (service.CONTROL_SERVICE, CONTROL),
+        (service.BULK_SERVICE, BULK),
+    ],
+)
+def test_a_service_that_is_made_at_its_first_call_answers_every_method(
+    name: str, table: Mapping[str, object]
+) -> None:
+    """Its routes are made before its table is known."""
+    assert table.keys() == {method.name for method in methods(name)}
