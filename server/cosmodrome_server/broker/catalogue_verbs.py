@@ -48,7 +48,7 @@ class CatalogueVerbs(Engine):
     def delete_topic(self, name: str) -> None:
         """See `Catalogue`."""
         self._put_catalogue(self._shard.catalogue.plan_topic_deletion(name, self._advance()))
-        self._counters.forget_topic(name)
+        self._counters.forget_topic(name, self._shard.catalogue.groups)
         self._events.topic_changed(name)
 
     def topic(self, name: str) -> Topic:

@@ -83,7 +83,7 @@ class LiteVerbs(OperationVerbs):
         record = self._shard.catalogue.plan_topic_deletion(state.topic.name, self._advance())
         self._put_catalogue(record)
         del self._parents[lite_id]
-        self._counters.forget_topic(state.topic.name)
+        self._counters.forget_topic(state.topic.name, self._shard.catalogue.groups)
 
     # Sending
 

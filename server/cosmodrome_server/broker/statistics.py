@@ -5,7 +5,7 @@ them with the gauges of the moment. Names, labels and formats are the exporter's
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -143,19 +143,29 @@ class Counters:
         counts[topic] = counts.get(topic, 0) + 1
         _spread(self.finishes, topic, FINISH_BOUNDS_S).add(after_ms / 1_000)
 
-    def forget_topic(self, name: str) -> None:
-        """Drop what was counted of a topic that is deleted."""
-        self._drop(lambda key: name == (key[0] if isinstance(key, tuple) else key))
+    def forget_topic(self, name: str, groups: Iterable[str]) -> None:
+        """Drop what was counted of a topic that is deleted; `groups` are all there are."""
+        # By their keys, as there may be a hundred thousand topics that come and go.
+        for message_type in MessageType:
+            self.messages_in.pop((name, message_type), None)
+            self.sizes.pop((name, message_type), None)
+        for group in groups:
+            self.messages_out.pop((name, group, False), None)
+            self.messages_out.pop((name, group, True), None)
+            for by_group in (self.acks, self.dead_letters, self.late_acks):
+                by_group.pop((name, group), None)
+        for by_topic in (self.commits, self.rollbacks, self.delayed, self.fired):
+            by_topic.pop(name, None)
+        for spreads in (self.finishes, self.delays):
+            spreads.pop(name, None)
 
     def forget_group(self, name: str) -> None:
         """Drop what was counted of a group that is deleted."""
-        self._drop(lambda key: isinstance(key, tuple) and key[1] == name)
-
-    def _drop(self, is_gone: Callable[[str | tuple[object, ...]], bool]) -> None:
-        for counts in vars(self).values():
-            if isinstance(counts, dict):
-                for key in [key for key in counts if is_gone(key)]:
-                    del counts[key]
+        for key in [key for key in self.messages_out if key[1] == name]:
+            del self.messages_out[key]
+        for counts in (self.acks, self.dead_letters, self.late_acks):
+            for pair in [pair for pair in counts if pair[1] == name]:
+                del counts[pair]
 
 
 class SpreadCounter:

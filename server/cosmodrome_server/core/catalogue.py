@@ -14,6 +14,7 @@ later release may add a field.
 """
 
 import json
+from array import array
 from collections.abc import Iterator
 from functools import cache
 from struct import Struct
@@ -71,16 +72,17 @@ class TopicState:
     def __init__(self, topic: Topic, topic_id: int) -> None:
         self.topic = topic
         self.topic_id = topic_id
-        self.next_offsets = [0] * topic.queues
-        self.visible_offsets = [0] * topic.queues
+        # Not lists: an offset above 256 in a list is an object of its own.
+        self.next_offsets = array("Q", bytes(8 * topic.queues))
+        self.visible_offsets = self.next_offsets[:]
         self.last_queue = -1
         self.is_writable = topic.permission.is_writable
 
     def change(self, topic: Topic) -> None:
         """Take a new form; queues may have been added."""
-        added = topic.queues - len(self.next_offsets)
-        self.next_offsets += [0] * added
-        self.visible_offsets += [0] * added
+        added = bytes(8 * (topic.queues - len(self.next_offsets)))
+        self.next_offsets.frombytes(added)
+        self.visible_offsets.frombytes(added)
         self.topic = topic
         self.is_writable = topic.permission.is_writable
 
@@ -233,10 +235,10 @@ class Catalogue:
     def read_ends(self, log: QueueReader) -> None:
         """At start, after replay: all that is stored is durable and visible."""
         for state in self.topics_by_id.values():
-            state.next_offsets = [
-                log.max_offset(state.topic_id, queue_id) for queue_id in range(state.topic.queues)
-            ]
-            state.visible_offsets = list(state.next_offsets)
+            queues = range(state.topic.queues)
+            ends = [log.max_offset(state.topic_id, queue_id) for queue_id in queues]
+            state.next_offsets = array("Q", ends)
+            state.visible_offsets = state.next_offsets[:]
 
     def rows(self) -> Iterator[Row]:
         """All of the catalogue."""

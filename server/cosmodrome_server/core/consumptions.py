@@ -381,7 +381,9 @@ class Consumptions:
 
     def drop_topic(self, topic_id: int) -> None:
         """Forget what groups did on a deleted topic."""
-        self._drop([pair for pair in self.by_pair if pair[1] == topic_id])
+        # There may be as many topics as there are clients, and each is deleted one day.
+        pairs = [(group_id, topic_id) for group_id in self._catalogue.groups_by_id]
+        self._drop([pair for pair in pairs if pair in self.by_pair])
 
     def drop_group(self, group_id: int) -> None:
         """Forget what a deleted group did."""

@@ -94,7 +94,7 @@ class ReceivePlanner:
         self._looked: dict[int, int] = {}
 
     def receive(
-        self, consumption: Consumption, order: Sequence[int], ends: list[int]
+        self, consumption: Consumption, order: Sequence[int], ends: Sequence[int]
     ) -> ReceivePlan:
         """Take from the queues in `order`; `ends` are those of the queues by id."""
         waiting = fresh = 0

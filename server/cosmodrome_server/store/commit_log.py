@@ -42,7 +42,7 @@ from cosmodrome_server.store.record import (
     decode_runs,
     encode_message,
     encode_queue_ends,
-    encode_row,
+    encode_snapshot,
     encode_state,
 )
 from cosmodrome_server.store.recovery import Damage, Replay, entries_of, find_beginning, mend_tail
@@ -481,13 +481,11 @@ class CommitLog:
         self._set_segment(Segment(header, spare.file, header.seed, *[spare.capacity] * 2))
         self._pending_spare = spare.path
         self._begin_frame(segment.HEADER_BYTES, self._writer.bytes_writing)
+        snapshot, records = encode_snapshot(encode_queue_ends(self._queues.ends()), rows)
+        self._parts.append(snapshot)
+        self._position += len(snapshot)
+        self._records = self._snapshot_records = records
         # A state larger than the file must not make every segment end where it begins.
-        self._message_limit = self._state_limit = 1 << 63
-        self.stage(RecordKind.QUEUE_ENDS, encode_queue_ends(self._queues.ends()))
-        for key, value in rows:
-            self.stage(RecordKind.SNAPSHOT_ROW, encode_row(key, value))
-        self.stage(RecordKind.SNAPSHOT_END, b"")
-        self._snapshot_records = self._records
         snapshot_bytes = self._position & OFFSET_MASK
         if snapshot_bytes > spare.capacity:
             self._space.extend(self._segment, snapshot_bytes, may_use_reserve=True)

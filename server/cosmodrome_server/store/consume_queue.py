@@ -125,13 +125,16 @@ class ConsumeQueues:
         for key, base, entries in runs:
             if key not in ends:
                 continue  # Of a topic deleted since.
+            end = base + len(entries) // _ENTRY.size
             queue = self._queues.get(key)
             if queue is None:
+                if self._resting.append(key, end, entries):
+                    continue
                 queue = self._wake(key)
             if not queue.words:
                 queue.base = base
             queue.words.frombytes(entries)
-            queue.next_offset = queue.saved = base + len(entries) // _ENTRY.size
+            queue.next_offset = queue.saved = end
 
     def begin(self, base: int) -> None:
         """The segment whose byte 0 is position `base` takes frames from now on."""

@@ -101,6 +101,19 @@ class _Block:
         self.words.extend(queue.words)
         self.used += count
 
+    def append(self, at: int, next_offset: int, entries: bytes) -> bool:
+        """Add the last entries of a queue; False if there is no room behind those it has."""
+        count, held, tail = len(entries) // (8 * WORDS), self.counts[at], len(self.words) // WORDS
+        if held + count > ENTRIES_MAX or (held and self.starts[at] + held != tail):
+            return False
+        if not held:
+            self.starts[at] = tail
+        self.counts[at] = held + count
+        self.ends[at] = next_offset
+        self.words.frombytes(entries)
+        self.used += count
+        return True
+
     def note_first(self, at: int, first: int) -> None:
         """The first stored offset of a queue was found."""
         if self.firsts is None:
@@ -242,6 +255,11 @@ class QueueColumns:
             first = base
         block.note_first(at, first)
         return first
+
+    def append(self, key: int, next_offset: int, entries: bytes) -> bool:
+        """At start: saved entries of a queue, the last; False if it must be woken for them."""
+        found = self._find(key)
+        return found is not None and found[0].append(found[1], next_offset, entries)
 
     def lay(self, key: int, queue: RestingQueue) -> None:
         """A queue that is not here comes to rest."""

@@ -51,6 +51,8 @@ MESSAGE_HEAD_BYTES = 54
 _CRC_START = 9
 
 _STATE_HEAD = Struct("<IB")
+# And, of a SNAPSHOT_ROW, the length of its key.
+_ROW_HEAD = Struct("<IBI")
 _MESSAGE_HEAD = Struct("<IBI")
 _MESSAGE_REST = Struct("<BIIIQQQII")
 _MESSAGE = Struct("<IBIBIIIQQQII")
@@ -267,9 +269,19 @@ class _Runs:
             yield ReplayedDeliveries(self._heads, self._tails, self._timestamp_ms)
 
 
-def encode_row(key: bytes, value: bytes) -> bytes:
-    """The payload of a SNAPSHOT_ROW."""
-    return _U32.pack(len(key)) + key + value
+def encode_snapshot(queue_ends: bytes, rows: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, int]:
+    """The records a segment begins with, and how many; `queue_ends` is a payload."""
+    # In one piece: of a large state each row would else be two objects until it is written.
+    data, count = bytearray(encode_state(RecordKind.QUEUE_ENDS, queue_ends)), 2
+    data += queue_ends
+    for key, value in rows:
+        length = _ROW_HEAD.size + len(key) + len(value)
+        data += _ROW_HEAD.pack(length, RecordKind.SNAPSHOT_ROW, len(key))
+        data += key
+        data += value
+        count += 1
+    data += encode_state(RecordKind.SNAPSHOT_END, b"")
+    return bytes(data), count
 
 
 def decode_row(payload: bytes) -> tuple[bytes, bytes]:

@@ -219,9 +219,16 @@ def test_a_state_no_version_knows_is_refused() -> None:
         list(record.decode_records(bytes(data), 0, 0))
 
 
-@given(st.binary(), st.binary())
-def test_a_row_comes_back_as_it_was(key: bytes, value: bytes) -> None:
-    assert record.decode_row(record.encode_row(key, value)) == (key, value)
+@given(st.lists(st.tuples(st.binary(), st.binary())))
+def test_rows_come_back_as_they_were(rows: list[tuple[bytes, bytes]]) -> None:
+    encoded, count = record.encode_snapshot(bytes(16), rows)
+
+    ends, *found, end = record.decode_records(encoded, 0, 0)
+    assert len(found) + 2 == count
+    assert (ends.kind, ends.payload) == (RecordKind.QUEUE_ENDS, bytes(16))
+    assert {each.kind for each in found} <= {RecordKind.SNAPSHOT_ROW}
+    assert [record.decode_row(each.payload) for each in found] == rows
+    assert (end.kind, end.payload) == (RecordKind.SNAPSHOT_END, b"")
 
 
 @pytest.mark.parametrize("payload", [b"", b"\1\0\0", b"\5\0\0\0key"])
