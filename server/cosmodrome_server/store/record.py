@@ -200,7 +200,7 @@ class _Runs:
         self._payload = payload
         self._position = position
         self._timestamp_ms = timestamp_ms
-        # By queue; the one with the last message last, as the topic remembers that queue.
+        # Queue → the first offset, and the entries from there on.
         self._messages: dict[tuple[int, int], tuple[int, list[IndexEntry]]] = {}
         self._heads: list[DeliveryHead] = []
         self._tails: list[bytes] = []
@@ -235,8 +235,7 @@ class _Runs:
     def _read_messages(self, start: int) -> int:
         payload, position, end = self._payload, self._position, len(self._payload)
         read, last = _INDEXED.unpack_from, end - MESSAGE_HEAD_BYTES
-        entries: list[IndexEntry] = []
-        following = (-1, -1, -1)
+        runs = self._messages
         while start <= last and payload[start + 4] == _MESSAGE_KIND:
             length, _, state, topic_id, queue_id, tag_hash, queue_offset, store_ms = read(
                 payload, start
@@ -244,27 +243,28 @@ class _Runs:
             stop = start + length
             if state != _VISIBLE or length < MESSAGE_HEAD_BYTES or stop > end:
                 break
-            if (topic_id, queue_id, queue_offset) != following:
-                found = self._run_of(topic_id, queue_id, queue_offset)
-                if found is None:
+            entry = (position + start, tag_hash, store_ms)
+            known = runs.get((topic_id, queue_id))
+            if known is None:
+                runs[topic_id, queue_id] = queue_offset, [entry]
+            else:
+                first, entries = known
+                if first + len(entries) != queue_offset:
                     break
-                entries = found
-            entries.append((position + start, tag_hash, store_ms))
-            following = (topic_id, queue_id, queue_offset + 1)
+                entries.append(entry)
             start = stop
         return start
 
-    def _run_of(self, topic_id: int, queue_id: int, queue_offset: int) -> list[IndexEntry] | None:
-        """The entries of the run that an offset goes on with; None if there is a gap before it."""
-        queue = topic_id, queue_id
-        first, entries = self._messages.pop(queue, (queue_offset, []))
-        self._messages[queue] = first, entries
-        return entries if first + len(entries) == queue_offset else None
-
     def taken(self) -> Iterator[ReplayedRun | ReplayedDeliveries]:
         """What was read."""
-        for queue, (first, entries) in self._messages.items():
-            yield ReplayedRun(*queue, first, entries, self._timestamp_ms)
+        runs = [
+            ReplayedRun(*queue, first, entries, self._timestamp_ms)
+            for queue, (first, entries) in self._messages.items()
+        ]
+        if len(runs) > 1:
+            # By their last messages: each topic remembers the queue of its last one.
+            runs.sort(key=lambda run: run.entries[-1][0])
+        yield from runs
         if self._heads:
             yield ReplayedDeliveries(self._heads, self._tails, self._timestamp_ms)
 
