@@ -59,7 +59,6 @@ class RecordKind(IntEnum):
     SNAPSHOT_ROW = 17
     SNAPSHOT_END = 18
     EXPIRE = 19
-    LITE = 20
     RENEW = 21
     QUEUE_ENDS = 22  # the log's own, at the start of a segment: the next offset of each queue
     ACK_MANY = 23

@@ -48,11 +48,13 @@ HANDLE = "handle.txt"
 class Stored:
     """A broker on a directory, with clocks that a test sets."""
 
-    def __init__(self, data: Path, clocks: Clocks) -> None:
+    def __init__(self, data: Path, clocks: Clocks, settings: BrokerSettings | None = None) -> None:
         self.clocks = clocks
         log = open_log(data, OPTIONS, clocks)
         buckets = TimerBuckets(OsFiles(), data / SHARD_NAME / "timer")
-        self.broker = LocalBroker(log, clocks, BrokerSettings(), _fatal, Attachments(buckets))
+        self.broker = LocalBroker(
+            log, clocks, settings or BrokerSettings(), _fatal, Attachments(buckets)
+        )
 
     async def send(self, topic: str, *messages: NewMessage) -> list[str]:
         receipts = self.broker.send(topic, messages)
@@ -169,14 +171,14 @@ async def _written(data: Path) -> None:
         empty.unlink()
 
 
-async def _fill_segments(stored: Stored) -> None:
+async def _fill_segments(stored: Stored, topic: str = "filler") -> None:
     """Let the log begin new segments, which begin with all of the state."""
-    stored.broker.create_topic(Topic("filler", queues=1))
+    stored.broker.create_topic(Topic(topic, queues=1))
     log = stored.broker._log
     assert isinstance(log, CommitLog)
     first = len(log.segments())
     for number in range(200):
-        await stored.send("filler", new_message(b"%d" % number * 300))
+        await stored.send(topic, new_message(b"%d" % number * 300))
         log._platform.background.submit(log._space.prepare)
         await asyncio.sleep(0.002)
         if len(log.segments()) > first + 1:
