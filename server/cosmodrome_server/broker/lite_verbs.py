@@ -39,6 +39,7 @@ from cosmodrome_server.model.message import Delivery, NewMessage
 from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery
 from cosmodrome_server.model.topic import LITE_PREFIX, Topic, TopicType
 
+_LITE = TopicType.LITE
 _SWEEP_EVERY_MS = 10_000
 _SWEPT_PER_TURN = 2_000
 # Deleting one looks through all queues and groups: more than these wait for a turn of their own.
@@ -90,7 +91,7 @@ class LiteVerbs(OperationVerbs):
     def _plan_send(
         self, state: TopicState, messages: Sequence[NewMessage], queue_id: int
     ) -> list[MessageRecord]:
-        if state.topic.topic_type is not TopicType.LITE:
+        if state.topic.topic_type is not _LITE:
             return super()._plan_send(state, messages, queue_id)
         by_name: dict[str, list[NewMessage]] = {}
         for message in messages:

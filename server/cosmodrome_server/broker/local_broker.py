@@ -17,7 +17,7 @@ from cosmodrome_server.broker.lite_verbs import LiteVerbs
 from cosmodrome_server.broker.no_buckets import NoBuckets
 from cosmodrome_server.broker.operation_verbs import Finder
 from cosmodrome_server.broker.settings import BrokerSettings
-from cosmodrome_server.broker.statistics import Statistics, frozen, frozen_out
+from cosmodrome_server.broker.statistics import Statistics, frozen_out
 from cosmodrome_server.clock import Clock
 from cosmodrome_server.model.log import DelayedStore, Log
 
@@ -83,13 +83,13 @@ class LocalBroker(LiteVerbs):
         """What was counted so far."""
         counters = self._counters
         return Statistics(
-            frozen(counters.messages_in),
+            {key: sent.flow() for key, sent in counters.sent.items()},
             frozen_out(counters.messages_out),
             dict(counters.acks),
             dict(counters.dead_letters),
             dict(counters.commits),
             dict(counters.rollbacks),
-            {key: tuple(sizes) for key, sizes in counters.sizes.items()},
+            {key: tuple(sent.sizes) for key, sent in counters.sent.items()},
             dict(counters.late_acks),
             dict(counters.delayed),
             dict(counters.fired),

@@ -12,7 +12,9 @@ from cosmodrome_server.model.log import MessageRecord, MessageState
 from cosmodrome_server.model.message import MessageType, NewMessage, SendReceipt
 from cosmodrome_server.model.recall_handle import RecallHandle, RecallHandles
 
+# Looking a member up in its enum takes longer than what is done with it.
 _DELAYED = MessageState.DELAYED
+_TRANSACTION, _DELAY = MessageType.TRANSACTION, MessageType.DELAY
 
 
 class SendVerbs(CatalogueVerbs):
@@ -30,7 +32,7 @@ class SendVerbs(CatalogueVerbs):
         records = self._plan_send(state, messages, queue_id)
         positions = self._put_messages(records)
         self._count_sent(topic, messages)
-        # Of a batch some may be due already..
+        # Of a batch some may be due already.
         if _DELAYED in [record.state for record in records]:
             return self._recallable(topic, messages, records, positions)
         return [
@@ -70,14 +72,14 @@ class SendVerbs(CatalogueVerbs):
 
     def _check_bounds(self, messages: Sequence[NewMessage]) -> None:
         message_type = messages[0].message_type
-        if message_type is MessageType.TRANSACTION:
+        if message_type is _TRANSACTION:
             is_open = len(self._shard.transactions)
             if is_open >= self._settings.transactions_max:
                 raise OverloadedError(
                     f"{is_open} transactions are open (transactions.open_max)",
                     "transactions.open_max",
                 )
-        elif message_type is MessageType.DELAY:
+        elif message_type is _DELAY:
             waiting = len(self._shard.timers)
             if waiting >= self._settings.delayed_max:
                 raise OverloadedError(
@@ -85,21 +87,21 @@ class SendVerbs(CatalogueVerbs):
                 )
 
     def _count_sent(self, topic: str, messages: Sequence[NewMessage]) -> None:
-        counters = self._counters
-        # Runs of one type, which is nearly always the whole batch.
-        run_type = messages[0].message_type
-        sizes = counters.sizes_of(topic, run_type)
-        count = body_bytes = 0
+        # Nearly always all of a batch are of one type and of one size.
+        message_type = messages[0].message_type
+        sent = self._counters.sent_of(topic, message_type)
+        sizes = sent.sizes
+        body_bytes = 0
         size = at = -1
         for message in messages:
-            if message.message_type is not run_type:
-                counters.sent(topic, run_type, count, body_bytes)
-                run_type, count, body_bytes = message.message_type, 0, 0
-                sizes = counters.sizes_of(topic, run_type)
-            count += 1
+            if message.message_type is not message_type:
+                sent.body_bytes += body_bytes
+                message_type, body_bytes = message.message_type, 0
+                sent = self._counters.sent_of(topic, message_type)
+                sizes = sent.sizes
             if len(message.body) != size:
                 size = len(message.body)
                 at = bisect_left(SIZE_BOUNDS, size)
-            body_bytes += size
             sizes[at] += 1
-        counters.sent(topic, run_type, count, body_bytes)
+            body_bytes += size
+        sent.body_bytes += body_bytes

@@ -78,13 +78,12 @@ class Counters:
     """The counts, while they grow."""
 
     def __init__(self) -> None:
-        self.messages_in: dict[tuple[str, MessageType], list[int]] = {}
+        self.sent: dict[tuple[str, MessageType], SentCounter] = {}
         self.messages_out: dict[tuple[str, str, bool], list[int]] = {}
         self.acks: dict[tuple[str, str], int] = {}
         self.dead_letters: dict[tuple[str, str], int] = {}
         self.commits: dict[str, int] = {}
         self.rollbacks: dict[str, int] = {}
-        self.sizes: dict[tuple[str, MessageType], list[int]] = {}
         self.late_acks: dict[tuple[str, str], int] = {}
         self.delayed: dict[str, int] = {}
         self.fired: dict[str, int] = {}
@@ -92,14 +91,12 @@ class Counters:
         self.delays: dict[str, SpreadCounter] = {}
         self.lost_messages = 0
 
-    def sent(self, topic: str, message_type: MessageType, messages: int, body_bytes: int) -> None:
-        """Messages of one type were stored."""
-        flow = self.messages_in.get((topic, message_type))
-        if flow is None:
-            self.messages_in[topic, message_type] = [messages, body_bytes]
-        else:
-            flow[0] += messages
-            flow[1] += body_bytes
+    def sent_of(self, topic: str, message_type: MessageType) -> "SentCounter":
+        """The counts of the messages of one topic and type, to add to."""
+        sent = self.sent.get((topic, message_type))
+        if sent is None:
+            sent = self.sent[topic, message_type] = SentCounter()
+        return sent
 
     def delivered(self, key: tuple[str, str, bool], messages: int, body_bytes: int) -> None:
         """Messages were handed out; key = (topic, group, is a redelivery)."""
@@ -119,13 +116,6 @@ class Counters:
         """A message became a dead letter."""
         key = (topic, group)
         self.dead_letters[key] = self.dead_letters.get(key, 0) + 1
-
-    def sizes_of(self, topic: str, message_type: MessageType) -> list[int]:
-        """The counts of bodies by size, to add to."""
-        sizes = self.sizes.get((topic, message_type))
-        if sizes is None:
-            sizes = self.sizes[topic, message_type] = [0] * (len(SIZE_BOUNDS) + 1)
-        return sizes
 
     def held_back(self, topic: str, delay_ms: int) -> None:
         """A message waits for its delivery time, which is so far off."""
@@ -147,8 +137,7 @@ class Counters:
         """Drop what was counted of a topic that is deleted; `groups` are all there are."""
         # By their keys, as there may be a hundred thousand topics that come and go.
         for message_type in MessageType:
-            self.messages_in.pop((name, message_type), None)
-            self.sizes.pop((name, message_type), None)
+            self.sent.pop((name, message_type), None)
         for group in groups:
             self.messages_out.pop((name, group, False), None)
             self.messages_out.pop((name, group, True), None)
@@ -166,6 +155,20 @@ class Counters:
         for counts in (self.acks, self.dead_letters, self.late_acks):
             for pair in [pair for pair in counts if pair[1] == name]:
                 del counts[pair]
+
+
+class SentCounter:
+    """How many bodies fell under each of `SIZE_BOUNDS`, and above, and their bytes."""
+
+    __slots__ = ("body_bytes", "sizes")
+
+    def __init__(self) -> None:
+        self.sizes = [0] * (len(SIZE_BOUNDS) + 1)
+        self.body_bytes = 0
+
+    def flow(self) -> Flow:
+        """What was counted so far."""
+        return Flow(sum(self.sizes), self.body_bytes)
 
 
 class SpreadCounter:
@@ -195,11 +198,6 @@ def _spread(
     if found is None:
         found = spreads[topic] = SpreadCounter(bounds)
     return found
-
-
-def frozen(counts: dict[tuple[str, MessageType], list[int]]) -> dict[tuple[str, MessageType], Flow]:
-    """The flows by topic and type, as values."""
-    return {key: Flow(*flow) for key, flow in counts.items()}
 
 
 def frozen_out(

@@ -177,7 +177,7 @@ class Shard:
         """A message has its place."""
         self._stored_ms = max(self._stored_ms, record.store_timestamp_ms)
         topic = self.catalogue.topics_by_id[record.topic_id]
-        if record.state is MessageState.VISIBLE:
+        if record.state is _VISIBLE:
             self.append(
                 topic,
                 record.queue_id,

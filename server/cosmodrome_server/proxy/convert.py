@@ -181,12 +181,14 @@ def topic_of(messages: Sequence[SentMessage], names: Names) -> str:
     """
     if not messages:
         raise MessageCorrupted("no message to send")
-    # All encoded alike, or else perhaps the same nevertheless.
-    name, namespace = resource(messages[0].topic)
-    topic = names.topic(name)
-    for encoded in {message.topic for message in messages}:
-        if resource(encoded) != (name, namespace):
-            raise MessageCorrupted("the messages of one request are of several topics")
+    first = messages[0].topic
+    found = resource(first)
+    topic = names.topic(found[0])
+    if len(messages) > 1:
+        # All encoded alike, or else perhaps the same nevertheless.
+        for encoded in {message.topic for message in messages}:
+            if encoded != first and resource(encoded) != found:
+                raise MessageCorrupted("the messages of one request are of several topics")
     return topic
 
 
