@@ -37,15 +37,17 @@ SELDOM_USED = frozenset(
     {
         "ssl",  # asyncio; TLS is the gate's, or grpcio's
         "asyncio.sslproto",
-        "google.protobuf.internal.python_message",  # the native one serves
+        "google.protobuf.descriptor_database",  # protobuf in Python; the native one serves
+        "google.protobuf.internal.python_message",
+        "google.protobuf.text_encoding",
         "hashlib",  # who signs requests; see model/digests.py
         "hmac",
         "ipaddress",  # urllib.parse, which is imported by pathlib
         "json",  # topics and groups that were created
         "msgspec.inspect",
-        "msgspec.json",
         "msgspec.toml",
         "msgspec.yaml",
+        "cosmodrome_server.core.filter_expression_sql",  # the first SQL filter
         "cosmodrome_server.proxy.activities.admin",  # operators
         "cosmodrome_server.proxy.activities.control",
         "cosmodrome_server.proxy.bulk.table",  # the pipeline

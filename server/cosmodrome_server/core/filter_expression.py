@@ -14,7 +14,7 @@ Source: protocol.md 10.1 to 10.5.
 
 from collections.abc import Callable
 
-from cosmodrome_server.core.filter_expression_sql import SqlFilter, compile_sql
+from cosmodrome_server.core import filter_expression_sql as sql
 from cosmodrome_server.core.hashing import java_hash
 from cosmodrome_server.core.machine import Matcher
 from cosmodrome_server.errors import IllegalFilterExpression
@@ -57,7 +57,7 @@ class BySql:
     is_everything = False
     tag_hashes: frozenset[int] | None = None
 
-    def __init__(self, compiled: SqlFilter) -> None:
+    def __init__(self, compiled: "sql.SqlFilter") -> None:
         self._predicate = compiled.matches
         self._system = tuple(
             (name, _SYSTEM[name]) for name in sorted(compiled.names) if name in _SYSTEM
@@ -80,7 +80,7 @@ def compile_filter(wanted: Filter) -> Matcher:
             tag expression of separators only.
     """
     if wanted.filter_type is FilterType.SQL:
-        return BySql(compile_sql(wanted.expression))
+        return BySql(sql.compile_sql(wanted.expression))
     text = wanted.expression.strip()
     if text in {"", "*"}:
         return Everything()
