@@ -30,7 +30,6 @@ NOT_AT_START = {
     "importlib.metadata": "nothing asks for versions of packages",
     "json.decoder": "topics and groups need it",
     "lark": "the first SQL filter needs it",
-    "__future__": "msgspec.inspect needs it, which nobody does",
     "prometheus_client": "the first scrape needs it",
     "pyarrow": "bulk reads need it",
     "shutil": "argparse asks it for a width that nobody sees",
