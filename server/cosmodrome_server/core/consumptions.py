@@ -140,7 +140,10 @@ class Consumptions:
             consumption.inflight += lease.mask.bit_count()
             self.last_lease_id = max(self.last_lease_id, lease.lease_id)
             self._watch(progress, lease)
-        self._soil(progress)
+        # Soiled already, as a rule: not worth a call.
+        progress.row = None
+        if not progress.is_dirty:
+            self._soil(progress)
 
     def apply_ack(self, record: Ack | DeadLetter) -> None:
         """End a delivery for good."""
@@ -154,7 +157,9 @@ class Consumptions:
             consumption.inflight -= 1
             if not lease.mask:
                 self._ended(lease)
-        self._soil(progress)
+        progress.row = None
+        if not progress.is_dirty:
+            self._soil(progress)
 
     def _apply_many(self, record: AckMany) -> None:
         consumption, progress = self._place_of(record)

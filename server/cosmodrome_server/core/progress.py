@@ -120,7 +120,9 @@ class Progress:
             count: See `Pop`.
         """
         self.is_reset_pending = False
-        if count:
+        if count == 1 and lease.mask == 1:
+            self.cursor = lease.base + 1
+        elif count:
             self._pass(lease.base, count, lease.mask)
         else:
             self._take_ready(lease.base, lease.mask)
