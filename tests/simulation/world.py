@@ -158,6 +158,7 @@ class Simulation:
         # Those a producer may give its word on, and take back: some that it has are among them.
         self._open_halves: list[str] = []
         self._recallable: list[str] = []
+        self._last_sent: list[Sent] = []
         self._numbers = 0
         self._life = 0
         self._is_dead = False
@@ -450,6 +451,7 @@ class Simulation:
                 self._recallable.append(receipt.message_id)
             if sent.is_half:
                 self._open_halves.append(receipt.message_id)
+        self._last_sent = [self._books.sent[receipt.message_id] for receipt in receipts]
         self._note("send", topic, [receipt.message_id for receipt in receipts])
 
     def _message(self, topic: str) -> NewMessage:
@@ -470,12 +472,16 @@ class Simulation:
         elif kind is MessageType.PRIORITY:
             priority = self._random.randrange(3)
         elif kind is MessageType.LITE:
-            sent.order = lite_topic = self._random.choice("abcd")
+            sent.order = lite_topic = self._lite_topic()
             system += encode_bytes(LITE_TOPIC, lite_topic.encode())
         body = self._random.randbytes(self._random.choice((10, 100, 1_000)))
         return NewMessage(
             name, kind, "", group, sent.due_ms, 0, lite_topic, priority, system, b"", body
         )
+
+    def _lite_topic(self) -> str:
+        """Where a message for lite topics goes, or what a client reads."""
+        raise NotImplementedError
 
     def _kind_of(self, topic: str) -> MessageType:
         return MessageType[self.topics[topic][0].name]
