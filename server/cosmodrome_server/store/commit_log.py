@@ -20,7 +20,7 @@ as long as it is recent.
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -41,6 +41,7 @@ from cosmodrome_server.store.record import (
     STATE_HEAD_BYTES,
     decode_runs,
     encode_message,
+    encode_messages,
     encode_queue_ends,
     encode_snapshot,
     encode_state,
@@ -205,17 +206,14 @@ class CommitLog:
         """See `Log.stage_messages`."""
         if len(records) == 1:
             return [self.stage_message(records[0])]
-        encoded = [encode_message(record) for record in records]
-        sizes = [len(head) + len(front) + len(body) for head, front, body in encoded]
-        ends = list(accumulate(sizes, initial=0))
-        length = ends.pop()
+        parts, lengths = encode_messages(records)
+        length = sum(lengths)
         # Refused here, or every one of them fits.
         if self._position + length > self._message_limit:
             self._make_room(length, is_message=True)
-        first = self._position
-        positions = [first + end for end in ends]
-        self._position = first + length
-        self._parts += chain.from_iterable(encoded)
+        positions = list(accumulate(lengths, initial=self._position))
+        self._position = positions.pop()
+        self._parts += parts
         self._records += len(records)
         self._recent.messages.update(zip(positions, records, strict=True))
         return positions

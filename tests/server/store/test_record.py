@@ -43,6 +43,15 @@ def test_a_message_comes_back_as_it_was(message: MessageRecord) -> None:
     assert record.decode_message(data) == message
 
 
+@given(st.lists(messages))
+def test_many_are_encoded_as_each_alone(written: list[MessageRecord]) -> None:
+    parts, lengths = record.encode_messages(written)
+
+    each = [b"".join(record.encode_message(message)) for message in written]
+    assert b"".join(parts) == b"".join(each)
+    assert lengths == [len(encoded) for encoded in each]
+
+
 @given(st.lists(st.one_of(messages, st.tuples(st.sampled_from(STATE_KINDS), st.binary()))))
 def test_records_come_back_in_order_with_their_positions(
     written: list[MessageRecord | tuple[RecordKind, bytes]],
