@@ -146,6 +146,14 @@ def test_a_renewed_lease_is_asked_for_before_its_new_end_only() -> None:
     assert progress_of(consumptions).ready == {0: 2}
 
 
+def test_a_lease_that_is_renewed_twice_to_the_same_end_is_asked_for_once() -> None:
+    consumptions = begun(pop(7, 0, client_id="a"))
+    for _ in range(2):
+        consumptions.apply(Renew(200, *PLACE, 7, 60_000, is_last=False))
+
+    assert [lease.lease_id for _, lease in consumptions.due_renewals(50_200)] == [7]
+
+
 def test_the_lease_of_a_client_that_is_gone_is_not_made_longer() -> None:
     consumptions = begun(pop(7, 0, client_id="a"))
     ((progress, lease),) = consumptions.leases_of("a")

@@ -172,7 +172,7 @@ def seen(shard: Shard) -> list[object]:
         shard.state_hash(),
         sorted(shard.rows()),
         shard.orphans,
-        [(topic.last_queue, topic.next_offsets) for topic in topics],
+        [(topic.last_queue, list(topic.next_offsets)) for topic in topics],
         [
             (pair, each.turn, each.pops, each.is_ready_first, each.inflight, each.queues)
             for pair, each in consumptions.by_pair.items()
