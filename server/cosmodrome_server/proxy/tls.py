@@ -81,6 +81,8 @@ class Certificates:
 
     def _check(self, found: CertificateFiles) -> None:
         """Ask what will present them; raises OSError, ValueError."""
+        if b"ENCRYPTED" in found.key:  # OpenSSL would ask for the passphrase, the gate find no key
+            raise ValueError("the key is encrypted; take the passphrase off")
         if self._is_for_gate:
             import cosmodrome_gate as gate  # noqa: PLC0415 - it may not be installed
 

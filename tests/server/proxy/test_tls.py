@@ -40,6 +40,25 @@ def test_changed_files_are_taken_and_a_broken_pair_is_not(tmp_path: Path) -> Non
     assert certificates.current().chain == new[0].read_bytes()
 
 
+def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_passphrase(tmp_path: Path) -> None:
+    chain, key = development_certificate(tmp_path)
+    key.write_bytes(b"-----BEGIN ENCRYPTED PRIVATE KEY-----\n-----END ENCRYPTED PRIVATE KEY-----\n")
+    with pytest.raises(ConfigError, match="the key is encrypted"):
+        Certificates(Config(tls=Tls(certificate=str(chain), key=str(key))))
+
+
+def test_what_the_gate_could_not_present_is_said_before_it_listens(tmp_path: Path) -> None:
+    pytest.importorskip("cosmodrome_gate")
+    chain, key = development_certificate(tmp_path)
+    nobody = tmp_path / "ca.crt"
+    nobody.write_text("no certificate")
+    tls = Tls(
+        certificate=str(chain), key=str(key), client_ca=str(nobody), client_certificate="required"
+    )
+    with pytest.raises(ConfigError, match="the client CA holds no certificate"):
+        Certificates(Config(tls=tls))
+
+
 @pytest.mark.parametrize(
     "tls",
     [
