@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from cosmodrome_server.errors import CorruptFrame, MessageNotFound, StoreFailed, StoreFull
-from cosmodrome_server.model.log import LogTail, MessageRecord, MessageState, RecordKind, Replayed
+from cosmodrome_server.model.log import (
+    KeptLonger,
+    LogTail,
+    MessageRecord,
+    MessageState,
+    RecordKind,
+    Replayed,
+)
 
 Row = tuple[bytes, bytes]
 _HOLE = (0, 0, 0)
@@ -226,7 +233,7 @@ class MemoryLog:
     def set_snapshot(self, snapshot: Callable[[], Iterable[Row]]) -> None:
         """See `Log`; a memory log has one segment."""
 
-    def retain(self, now_ms: int, floor_position: int) -> int:
+    def retain(self, now_ms: int, floor_position: int, longer: Sequence[KeptLonger] = ()) -> int:
         """See `Log`; tests say with `trim` what retention takes."""
         return 0
 

@@ -124,7 +124,13 @@ class LiteVerbs(OperationVerbs):
                 f"there are {len(self._parents)} lite topics already (lite.topics_max)",
                 "lite.topics_max",
             )
-        topic = Topic(name, TopicType.LITE, queues=1, created_ms=self._now())
+        topic = Topic(
+            name,
+            TopicType.LITE,
+            queues=1,
+            retention_ms=parent.topic.retention_ms,
+            created_ms=self._now(),
+        )
         self._put_catalogue(self._shard.catalogue.plan_topic(topic, self._advance()))
         state = self._shard.catalogue.topic(name)
         self._parents[state.topic_id] = parent.topic_id

@@ -19,7 +19,7 @@ from cosmodrome_server.broker.operation_verbs import Finder
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.broker.statistics import Statistics, frozen_out
 from cosmodrome_server.clock import Clock
-from cosmodrome_server.model.log import DelayedStore, Log
+from cosmodrome_server.model.log import DelayedStore, KeptLonger, Log
 
 # How often segments that are too old or too many are looked for.
 _RETAIN_EVERY_MS = 10_000
@@ -107,8 +107,15 @@ class LocalBroker(LiteVerbs):
         now_ms = self._clock.monotonic_ms()
         if now_ms >= self._retain_ms:
             self._retain_ms = now_ms + _RETAIN_EVERY_MS
-            self._log.retain(self._now(), self.oldest_needed_position())
+            self._retain()
         super()._do_later()
+
+    def _retain(self) -> None:
+        longer = [
+            KeptLonger(topic_id, state.topic.queues, state.topic.retention_ms)
+            for topic_id, state in self._shard.catalogue.retaining.items()
+        ]
+        self._log.retain(self._now(), self.oldest_needed_position(), longer)
 
     def _next_deadline_ms(self) -> int:
         return min(super()._next_deadline_ms(), self._retain_ms)

@@ -111,6 +111,8 @@ class Catalogue:
         self.groups: dict[str, GroupState] = {}
         self.groups_by_id: dict[int, GroupState] = {}
         self.kept: dict[str, bytes] = {}
+        # Topics that ask for their messages to be kept for a time of their own.
+        self.retaining: dict[int, TopicState] = {}
         self._next_topic_id = 1
         self._next_group_id = 1
         self._dirty: dict[bytes, None] = {}
@@ -193,6 +195,7 @@ class Catalogue:
         elif kind is RecordKind.GROUP:
             self._put_group(number, _group_from(json.loads(payload[_AT_ID.size :])))
         elif kind is RecordKind.TOPIC_DELETED:
+            self.retaining.pop(number, None)
             del self.topics[self.topics_by_id.pop(number).topic.name]
             self._dirty[_ROW_ID.pack(b"T", number)] = None
         else:
@@ -207,6 +210,10 @@ class Catalogue:
             self.topics[topic.name] = state
         else:
             state.change(topic)
+        if topic.retention_ms:
+            self.retaining[topic_id] = state
+        else:
+            self.retaining.pop(topic_id, None)
         self._next_topic_id = max(self._next_topic_id, topic_id + 1)
         self._dirty[_ROW_ID.pack(b"T", topic_id)] = None
         self._dirty[_NEXT_IDS_KEY] = None

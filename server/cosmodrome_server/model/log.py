@@ -241,6 +241,20 @@ class QueueReader(Protocol):
         """Where a message lies in the log; raises MessageNotFound."""
 
 
+class KeptLonger(NamedTuple):
+    """A topic that asks for its messages to be kept for longer than the log does.
+
+    Attributes:
+        topic_id: The number of the topic.
+        queues: How many it has.
+        retention_ms: How long.
+    """
+
+    topic_id: int
+    queues: int
+    retention_ms: int
+
+
 class LogTail(NamedTuple):
     """What a start after a crash would replay, because no checkpoint has it.
 
@@ -359,13 +373,14 @@ class Log(QueueReader, Protocol):
     def set_snapshot(self, snapshot: Callable[[], Iterable[tuple[bytes, bytes]]]) -> None:
         """Say how to get all rows when a new segment begins."""
 
-    def retain(self, now_ms: int, floor_position: int) -> int:
+    def retain(self, now_ms: int, floor_position: int, longer: Sequence[KeptLonger] = ()) -> int:
         """Let go of segments that are too old or too many; return how many.
 
         Args:
             now_ms: The log's time.
             floor_position: The oldest position the core still needs; heeded once nothing that
                 this rests on can be lost in a power cut.
+            longer: Topics whose messages may be older, where there is space for them.
         """
 
     def close(self) -> None:

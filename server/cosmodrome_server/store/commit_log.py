@@ -26,7 +26,14 @@ from pathlib import Path
 import msgspec
 
 from cosmodrome_server.errors import CorruptFrame, OverloadedError, StoreFailed, StoreFull
-from cosmodrome_server.model.log import LogTail, MessageRecord, RecordKind, Replayed, ReplayedItem
+from cosmodrome_server.model.log import (
+    KeptLonger,
+    LogTail,
+    MessageRecord,
+    RecordKind,
+    Replayed,
+    ReplayedItem,
+)
 from cosmodrome_server.store import segment
 from cosmodrome_server.store.background import Background, Changes
 from cosmodrome_server.store.checkpoint import Mark
@@ -326,22 +333,20 @@ class CommitLog:
         """Who the segments are, oldest first; the last one takes frames."""
         return self._reader.segments()
 
-    def retain(self, now_ms: int, floor_position: int = 1 << 63) -> int:
+    def retain(
+        self, now_ms: int, floor_position: int = 1 << 63, longer: Sequence[KeptLonger] = ()
+    ) -> int:
         """See `Log.retain`."""
-        lsn = self._open_lsn - (not self.has_staged)
-        floor = min(floor_position, self._segment.base)
+        lsn, floor = self._open_lsn - (not self.has_staged), min(floor_position, self._segment.base)
         floor = self._retention.floor_on_disk(lsn, floor, self._writer.synced_lsn)
-        limits = Limits(
-            self._retention.before_ms(now_ms, self._options.retention_ms),
-            self._options.retention_bytes,
-            segment.segment_of(min(floor, self.ranges.pinned_position(now_ms))),
-        )
+        first = segment.segment_of(min(floor, self.ranges.pinned_position(now_ms)))
+        before_ms = self._retention.before_ms(now_ms, self._options.retention_ms)
+        limits = Limits(before_ms, self._options.retention_bytes, first)
         # The snapshot that rebuilds the state without what goes is on the disk before it goes.
         if self._writer.synced_lsn < self._segment.header.first_lsn:
             return 0
-        gone = self._retention.take(self._segment, limits)
-        for header in gone:
-            paths = paths_of(self._directory, header)
+        gone = self._retention.take(self._segment, limits, self._retention.kept(now_ms, longer))
+        for paths in (paths_of(self._directory, header) for header in gone):
             self._platform.background.submit(partial(self._background.remove, *paths))
         return len(gone)
 

@@ -398,6 +398,10 @@ class ConsumeQueues:
         """(segment number, latest time, oldest position pointed to) of each, oldest first."""
         return self._sealed.bounds()
 
+    def sealed_ms(self, number: int, key: int) -> int:
+        """When the last message of a queue in a sealed segment was stored; 0 for none."""
+        return self._sealed.last_ms(number, key)
+
     @property
     def oldest_foreign_position(self) -> int:
         """The lowest position before the active segment that its entries point to."""

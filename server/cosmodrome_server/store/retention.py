@@ -1,7 +1,8 @@
 """Which segments may go: the oldest ones, whole, by age and by size.
 
 Progress of consumers never keeps a segment (RocketMQ's rule); how far they lag behind is a
-metric. Three things do keep it:
+metric. A topic that asks for longer keeps the segments with its messages from growing too old,
+not from being too many. Three things keep a segment whatever its age and size:
 
     the active segment        it is being written
     a floor of the core       an open half message or a delayed one not yet copied lies in it
@@ -10,12 +11,16 @@ metric. Three things do keep it:
 
 import logging
 from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 from cosmodrome_server.clock import BelievedTime, Clock
+from cosmodrome_server.errors import ReadFailed
+from cosmodrome_server.model.log import KeptLonger
 from cosmodrome_server.store import key_index, sealed_index
-from cosmodrome_server.store.consume_queue import ConsumeQueues
+from cosmodrome_server.store.consume_queue import ConsumeQueues, key_of
 from cosmodrome_server.store.message_reader import MessageReader
 from cosmodrome_server.store.segment import Segment, SegmentHeader, path_of, segment_of
 
@@ -45,11 +50,17 @@ class Limits(NamedTuple):
         before_ms: Messages stored before this time may go.
         bytes_max: More bytes than this may not stay; 0 for no bound.
         floor_number: This segment and those after it must stay.
+        young_number: This segment and those after it are not too old.
     """
 
     before_ms: int
     bytes_max: int
     floor_number: int
+    young_number: int = 1 << 63
+
+
+# (key of a queue, messages of it stored before this time may go)
+KeptQueue = tuple[int, int]
 
 
 def first_to_keep(sealed: list[Stored], active: Stored, limits: Limits) -> int:
@@ -64,7 +75,7 @@ def first_to_keep(sealed: list[Stored], active: Stored, limits: Limits) -> int:
     floor = min(limits.floor_number, active.number)
     gone = 0
     for segment in sealed:
-        is_old = segment.last_ms < limits.before_ms
+        is_old = segment.last_ms < limits.before_ms and segment.number < limits.young_number
         is_too_much = 0 < limits.bytes_max < kept_bytes
         if segment.number >= floor or not (is_old or is_too_much):
             break
@@ -118,7 +129,17 @@ class Retention:
         """Messages stored before this may go; `retention_ms` 0 for none, whatever their age."""
         return self._believed.of(now_ms) - retention_ms if retention_ms else 0
 
-    def take(self, active: Segment, limits: Limits) -> list[SegmentHeader]:
+    def kept(self, now_ms: int, longer: Iterable[KeptLonger]) -> list[KeptQueue]:
+        """The queues of topics that keep their messages for longer."""
+        return [
+            (key_of(topic.topic_id, queue_id), self.before_ms(now_ms, topic.retention_ms))
+            for topic in longer
+            for queue_id in range(topic.queues)
+        ]
+
+    def take(
+        self, active: Segment, limits: Limits, kept: Sequence[KeptQueue] = ()
+    ) -> list[SegmentHeader]:
         """Forget the segments that may go, and return them, oldest first."""
         sealed = [
             Stored(number, last_ms, segment_of(oldest), self._size(number, limits))
@@ -127,6 +148,10 @@ class Retention:
         oldest = min(self._queues.oldest_foreign_position, active.base)
         last = Stored(active.number, 0, segment_of(oldest), active.capacity)
         first_kept = first_to_keep(sealed, last, limits)
+        going = takewhile(lambda number: number < first_kept, (each.number for each in sealed))
+        young = next((number for number in going if self._is_young(number, kept)), None)
+        if young is not None:
+            first_kept = first_to_keep(sealed, last, limits._replace(young_number=young))
         gone = [header for header in self._reader.segments() if header.number < first_kept]
         for header in gone:
             self._reader.remove(header.number)
@@ -134,6 +159,13 @@ class Retention:
         if gone:
             self._queues.forget_before(first_kept)
         return gone
+
+    def _is_young(self, number: int, kept: Sequence[KeptQueue]) -> bool:
+        """Whether a segment has a message that its topic keeps still."""
+        try:
+            return any(self._queues.sealed_ms(number, key) >= before for key, before in kept)
+        except ReadFailed:
+            return True  # Nobody knows now.
 
     def _size(self, number: int, limits: Limits) -> int:
         """Bytes of a sealed segment; asked of the disk once, and only where it matters."""

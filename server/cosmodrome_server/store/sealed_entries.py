@@ -120,6 +120,12 @@ class SealedSegments:
                 return run.first_at(timestamp_ms)
         return None
 
+    def last_ms(self, number: int, key: int) -> int:
+        """When the last message of a queue in a segment was stored; 0 for none."""
+        sealed = next(sealed for sealed in self._sealed if sealed.segment.number == number)
+        run = self._run_in(sealed, key)
+        return 0 if run is None else run.time(run.end - 1)
+
     def in_files(self, key: int) -> Iterator[tuple[SegmentHeader, Run]]:
         """The segments whose index file holds offsets of a queue, in order."""
         for sealed in self._sealed:

@@ -283,7 +283,7 @@ def test_an_hour_that_ends_on_a_disk_without_any_space_does_not_hold_up_retentio
     def refused(*_: object) -> NoReturn:
         raise StoreFull("no space even for this: the test says so")
 
-    def retain(now_ms: int, floor_position: int) -> int:
+    def retain(now_ms: int, *_: object) -> int:
         looked.append(now_ms)
         return 0
 

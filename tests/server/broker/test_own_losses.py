@@ -7,6 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from cosmodrome_server.errors import MessageNotFound
+from cosmodrome_server.model.queries import QueueBounds
+from cosmodrome_server.model.topic import Topic
 from cosmodrome_server.store.platform import LogOptions
 from tests.support.broker_world import bodies, new_message
 from tests.support.disk_world import DIRECTORY, NEVER_SYNCED, SYNCED, DiskWorld
@@ -136,6 +138,21 @@ def test_a_copy_of_a_message_lost_in_a_power_cut_lets_no_other_one_come_early() 
         assert b"b" in bodies(world.receive("later"))
 
     run(scenario, NEVER_SYNCED)
+
+
+def test_a_topic_keeps_its_messages_for_as_long_as_it_was_told() -> None:
+    async def scenario(world: DiskWorld) -> None:
+        week = Topic("week", queues=1, retention_ms=168 * HOUR_MS)
+        world.broker.create_topic(week)
+        world.broker.send("week", [new_message(b"kept")])
+        await fill(world, 40)
+        await world.later(10_000, 100 * HOUR_MS, 31 * 60_000, 10_000)
+        assert bodies(world.receive("week")) == [b"kept"]
+        world.broker.create_topic(replace(week, retention_ms=0))
+        await world.later(10_000)
+        assert world.broker.bounds("week", 0) == QueueBounds(1, 1)
+
+    run(scenario, replace(SYNCED, retention_ms=72 * HOUR_MS))
 
 
 def test_a_clock_that_jumps_ahead_for_a_while_costs_no_message() -> None:

@@ -1,9 +1,11 @@
 from typing import NoReturn
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
-from cosmodrome_server.errors import MessageNotFound
+from cosmodrome_server.errors import MessageNotFound, ReadFailed
+from cosmodrome_server.model.log import KeptLonger
+from cosmodrome_server.store.consume_queue import ConsumeQueues
 from cosmodrome_server.store.group_commit import Durability
 from cosmodrome_server.store.message_reader import MessageReader
 from cosmodrome_server.store.platform import LogOptions
@@ -35,6 +37,8 @@ ACTIVE = stored(4)
         (Limits(0, 1, NO_FLOOR), 4),
         (Limits(999, 0, 2), 2),
         (Limits(999, 1, 1), 1),
+        (Limits(999, 0, NO_FLOOR, 2), 2),
+        (Limits(999, 1, NO_FLOOR, 2), 4),
     ],
 )
 def test_age_size_and_floor_decide_what_is_kept(limits: Limits, kept: int) -> None:
@@ -83,6 +87,42 @@ def test_old_segments_go_and_the_rest_is_served() -> None:
     names = world.disk.names(DIRECTORY)
     assert sum(name.endswith(".seg") for name in names) == 1
     assert not any(name.endswith(".idx") for name in names)
+
+
+def test_a_topic_that_keeps_its_messages_longer_keeps_the_segments_they_are_in() -> None:
+    world = old_world(AGED)
+    world.send_half(b"kept")
+    world.commit()
+    world.end(b"kept")  # at 5,000
+    world.commit()
+    kept = world.log.segments()[-1].number
+    for n in range(100):
+        world.send(0, b"%02d" % n * 150)
+        world.commit()
+
+    world.log.retain(10_000, longer=[KeptLonger(2, 1, 5_000)])
+    assert world.log.segments()[0].number == kept
+    assert world.messages(2, 0) == [(0, b"kept")]
+    world.log.retain(10_000, longer=[KeptLonger(2, 1, 4_999)])
+    assert world.log.segments()[0].number > kept
+
+
+def test_a_topic_that_keeps_its_messages_longer_does_not_where_they_are_too_many() -> None:
+    world = old_world(replace(SMALL, retention_bytes=20_000))
+    assert world.log.retain(10_000, longer=[KeptLonger(1, 2, 1 << 40)]) > 0
+
+
+def test_an_index_that_cannot_be_read_now_keeps_its_segment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: object) -> NoReturn:
+        raise ReadFailed("the disk refuses it now")
+
+    world = old_world(AGED)
+    with monkeypatch.context() as patch:
+        patch.setattr(ConsumeQueues, "sealed_ms", refused)
+        assert world.log.retain(10_000, longer=[KeptLonger(1, 2, 20)]) == 0
+    assert world.log.retain(10_000, longer=[KeptLonger(1, 2, 20)]) > 0
 
 
 def test_a_restart_knows_offsets_that_retention_took() -> None:
@@ -193,7 +233,7 @@ def test_a_segment_whose_size_is_not_known_now_is_asked_again(
 
 
 def test_a_log_that_nobody_syncs_or_writes_to_remembers_no_more_with_every_look() -> None:
-    world = World(options=msgspec.structs.replace(SMALL, durability=Durability(is_synced=False)))
+    world = World(options=replace(SMALL, durability=Durability(is_synced=False)))
     for body in (b"synced with its segment", b"never synced"):
         world.send(0, body)
         world.commit()

@@ -243,8 +243,8 @@ class Collector:
                 unconsumed_ms = _age(now_ms, lag.oldest_unconsumed_ms)
                 yield names.LAG_LATENCY, labels, unconsumed_ms
                 yield names.QUEUEING_LATENCY, labels, _age(now_ms, lag.oldest_ready_ms)
-                kept_ms = self._broker.topic(topic).retention_ms or retention_ms
-                if kept_ms:
+                if retention_ms:
+                    kept_ms = max(retention_ms, self._broker.topic(topic).retention_ms)
                     yield names.LAG_RETENTION, (group.name, topic), unconsumed_ms / kept_ms
 
     def _topics(self) -> Iterator[tuple[Metric, Labels, float]]:

@@ -101,6 +101,27 @@ async def test_delays_are_counted_as_asked_for_and_what_is_overdue_is_told() -> 
     world.broker.abandon()
 
 
+async def test_how_near_a_group_is_to_losing_what_it_has_not_read_is_told() -> None:
+    world = World()
+    world.broker.create_group(Group("billing", consume_from=ConsumeFrom.FIRST))
+    hour_ms = 3_600_000
+    for topic, kept_ms in (("usual", 0), ("longer", 100 * hour_ms), ("no shorter", hour_ms)):
+        world.broker.create_topic(Topic(topic, queues=1, retention_ms=kept_ms))
+        await world.send(topic, new_message(b"a"))
+        world.broker.ack("billing", topic, world.receive(topic, "billing")[0].receipt_handle)
+        await world.send(topic, new_message(b"not read"))
+    world.clocks.pass_ms(25 * hour_ms)
+    ratios = collector_of(world, store__retention_hours="50").snapshot().values
+    assert ratios[catalogue.LAG_RETENTION] == {
+        ("billing", "usual"): 0.5,
+        ("billing", "longer"): 0.25,
+        ("billing", "no shorter"): 0.5,
+    }
+    for_ever = collector_of(world, store__retention_hours="0").snapshot().values
+    assert not for_ever.get(catalogue.LAG_RETENTION)
+    world.broker.abandon()
+
+
 async def test_connections_are_told_where_the_front_counts_them() -> None:
     world = World()
     collector = collector_of(world)
