@@ -22,6 +22,7 @@ about one queue of one group go on with its place:
 """
 
 from struct import Struct
+from typing import ClassVar
 
 import msgspec
 
@@ -69,6 +70,8 @@ class Pop(msgspec.Struct):
         attempt_id: The client's name for this receive (FIFO), or "".
     """
 
+    kind: ClassVar[RecordKind] = RecordKind.POP
+
     at_ms: int
     group_id: int
     topic_id: int
@@ -84,11 +87,6 @@ class Pop(msgspec.Struct):
     is_auto_renewed: bool = False
     client_id: str = ""
     attempt_id: str = ""
-
-    @property
-    def kind(self) -> RecordKind:
-        """POP."""
-        return RecordKind.POP
 
     def encode(self) -> bytes:
         """The payload."""
@@ -160,17 +158,14 @@ class Pop(msgspec.Struct):
 class Ack(msgspec.Struct):
     """A delivery ended for good; lease 0: a message that waits for redelivery is given up."""
 
+    kind: ClassVar[RecordKind] = RecordKind.ACK
+
     at_ms: int
     group_id: int
     topic_id: int
     queue_id: int
     lease_id: int
     queue_offset: int
-
-    @property
-    def kind(self) -> RecordKind:
-        """ACK."""
-        return RecordKind.ACK
 
     def encode(self) -> bytes:
         """The payload."""
@@ -197,6 +192,8 @@ class AckMany(msgspec.Struct):
         mask: Bit i: base + i; below LEASE_SPAN bits.
     """
 
+    kind: ClassVar[RecordKind] = RecordKind.ACK_MANY
+
     at_ms: int
     group_id: int
     topic_id: int
@@ -204,11 +201,6 @@ class AckMany(msgspec.Struct):
     lease_id: int
     base: int
     mask: int
-
-    @property
-    def kind(self) -> RecordKind:
-        """ACK_MANY."""
-        return RecordKind.ACK_MANY
 
     def encode(self) -> bytes:
         """The payload."""
@@ -236,6 +228,8 @@ class ChangeInvisible(msgspec.Struct):
         is_suspended: Whether the redelivery keeps its attempt.
     """
 
+    kind: ClassVar[RecordKind] = RecordKind.CHANGE_INVISIBLE
+
     at_ms: int
     group_id: int
     topic_id: int
@@ -245,11 +239,6 @@ class ChangeInvisible(msgspec.Struct):
     new_lease_id: int
     invisible_ms: int
     is_suspended: bool
-
-    @property
-    def kind(self) -> RecordKind:
-        """CHANGE_INVISIBLE."""
-        return RecordKind.CHANGE_INVISIBLE
 
     def encode(self) -> bytes:
         """The payload."""
@@ -278,6 +267,8 @@ class Renew(msgspec.Struct):
         is_last: It is not renewed again: its client is gone, or it was renewed long enough.
     """
 
+    kind: ClassVar[RecordKind] = RecordKind.RENEW
+
     at_ms: int
     group_id: int
     topic_id: int
@@ -285,11 +276,6 @@ class Renew(msgspec.Struct):
     lease_id: int
     invisible_ms: int
     is_last: bool
-
-    @property
-    def kind(self) -> RecordKind:
-        """RENEW."""
-        return RecordKind.RENEW
 
     def encode(self) -> bytes:
         """The payload."""
@@ -318,6 +304,8 @@ class DeadLetter(msgspec.Struct):
         copy_offset: Where its copy lies in the dead letter topic.
     """
 
+    kind: ClassVar[RecordKind] = RecordKind.DEAD_LETTER
+
     at_ms: int
     group_id: int
     topic_id: int
@@ -325,11 +313,6 @@ class DeadLetter(msgspec.Struct):
     lease_id: int
     queue_offset: int
     copy_offset: int
-
-    @property
-    def kind(self) -> RecordKind:
-        """DEAD_LETTER."""
-        return RecordKind.DEAD_LETTER
 
     def encode(self) -> bytes:
         """The payload."""

@@ -74,7 +74,7 @@ _TOUCHES = frozenset((RecordKind.TRANSACTION_CHECK, RecordKind.EXPIRE))
 OtherRecord = EndTransaction | TransactionTouch | timer.Fire | timer.Recall
 
 # Looking a member up in its enum takes longer than what is done with it.
-_VISIBLE = MessageState.VISIBLE
+_VISIBLE, _PRIORITY = MessageState.VISIBLE, TopicType.PRIORITY
 _ACK, _POP = RecordKind.ACK, RecordKind.POP
 
 _DECODERS: dict[RecordKind, Callable[[bytes], ConsumptionRecord]] = {
@@ -342,7 +342,7 @@ class Shard:
     ) -> ReceivePlan:
         """What a receive of a group that is not ordered gets."""
         order: Sequence[int] = self._order(consumption, topic)
-        if topic.topic.topic_type is TopicType.PRIORITY:
+        if topic.topic.topic_type is _PRIORITY:
             group = self.catalogue.groups_by_id[consumption.pair[0]].group
             if is_from_top(consumption.pops, group.priority_factor):
                 order = from_top(topic.topic.queues)

@@ -20,7 +20,8 @@ def ack_message(context: Context, _call: Call, request: rpc.AckMessageRequest) -
     """
     topic = context.names.topic(request.topic.name)
     group = context.names.group(request.group.name)
-    entries = request.entries
+    # A slice, because a protobuf list iterates through Python and forgets what it handed out.
+    entries = request.entries[:]
     if not entries:
         raise BadRequest("the request acknowledges nothing: it has no entries")
     handles = [entry.receipt_handle for entry in entries]
