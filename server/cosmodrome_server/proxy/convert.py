@@ -154,17 +154,19 @@ def new_messages(
         if not message_id or message_id.isspace():
             raise IllegalMessageId("the message has no message_id")
         new = NewMessage(message_id, _NORMAL, tag, "", 0, 0, "", -1, encoded, b"", body)
+        message_type = sent.message_type
         if (
             has("unusual")
             or sent.message_group
             or has("delivery_timestamp")
             or has("body_digest")
-            or sent.message_type != _NORMAL
-            or not sent.body_encoding
-            or not sent.born_host
-            or sent.queue_id
+            or message_type == _TRANSACTION
         ):
             _complete(new, sent, rules, names, now_ms, peer)
+        elif (
+            message_type != _NORMAL or not sent.body_encoding or not sent.born_host or sent.queue_id
+        ):
+            new.system = _completed(sent, _NORMAL, peer)
         if properties:
             new.user = _stored_user(message)
         converted.append(new)
@@ -217,7 +219,7 @@ def _complete(
     now_ms: int,
     peer: str,
 ) -> None:
-    """Check and fill in what makes a message more than a plain one, as Java clients write it."""
+    """Check and fill in what makes a message more than a plain one."""
     is_unusual = sent.HasField("unusual")
     system: AnyProperties = _read_again(message.system) if is_unusual else sent
     message.message_group = sent.message_group
@@ -288,8 +290,10 @@ def _completed(system: AnyProperties, message_type: MessageType, peer: str) -> b
 
     Java clients do send a queue_id, which the server decides.
     """
-    system.queue_id = 0
-    system.message_type = pb.MessageType.ValueType(message_type)
+    if system.queue_id:
+        system.queue_id = 0
+    if system.message_type != message_type:
+        system.message_type = pb.MessageType.ValueType(message_type)
     if not system.body_encoding:
         system.body_encoding = pb.IDENTITY  # Java clients log an error for none
     if not system.born_host:
