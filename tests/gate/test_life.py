@@ -1,7 +1,10 @@
 """How a gate and its connections begin and end, and what it says about itself."""
 
 import contextlib
+import os
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -40,13 +43,15 @@ def test_the_stub_says_what_there_is() -> None:
         ({"limits": {"message_bites": 1}}, "message_bytes"),
         ({"limits": {"connections": 0}}, "connections"),
         ({"limits": {"message_bytes": 1 << 31}}, "inbound_bytes"),
+        ({"limits": {"message_bytes": 385 << 20}}, "inbound_bytes_per_connection"),
+        ({"limits": {"stall_ms": 1 << 63}}, "stall_ms is .* more than a year"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_by_name(
     settings: dict[str, object], says: str
 ) -> None:
-    with pytest.raises(ValueError, match=says):
-        gate.Server(METHODS, tcp=HERE, **settings)  # type: ignore[arg-type] # wrong on purpose
+    with pytest.raises((ValueError, OSError), match=says):
+        gate.Server(METHODS, **{"tcp": HERE, **settings})  # type: ignore[arg-type] # wrong on purpose
 
 
 def test_a_method_of_no_known_kind_is_refused() -> None:
@@ -56,7 +61,7 @@ def test_a_method_of_no_known_kind_is_refused() -> None:
 
 def test_a_taken_port_is_an_os_error() -> None:
     first = gate.Server(METHODS, tcp=HERE)
-    with pytest.raises(OSError, match="in use"):
+    with pytest.raises(OSError, match=f"127.0.0.1:{first.addresses[0][1]}: .* in use"):
         gate.Server(METHODS, tcp=first.addresses)
     first.close()
     again = gate.Server(METHODS, tcp=first.addresses)
@@ -104,6 +109,75 @@ def test_a_unix_socket_somebody_serves_is_left_alone(tmp_path: Path) -> None:
             gate.Server(METHODS, unix=[path])
         with Http2(str(path)) as client:
             assert client.call(UNARY, b"x").messages == [b"x"]
+
+
+@pytest.mark.parametrize("name", ["missing/gate.sock", "x" * 200])
+def test_a_unix_socket_that_cannot_be_had_is_an_error_that_names_it(
+    tmp_path: Path, name: str
+) -> None:
+    good = tmp_path / "good.sock"
+    with pytest.raises(OSError, match=name):
+        gate.Server(METHODS, unix=[good, tmp_path / name])
+    assert not good.exists(), "what was bound before is not left behind"
+
+
+def test_hundreds_of_addresses_are_had_or_none() -> None:
+    server = gate.Server(METHODS, tcp=HERE * 300)
+    assert len(set(server.addresses)) == 300
+    with pytest.raises(OSError, match="in use"):
+        gate.Server(METHODS, tcp=[*HERE * 300, server.addresses[-1]])
+    server.close()
+    again = gate.Server(METHODS, tcp=server.addresses)
+    again.close()
+
+
+def test_a_process_may_end_with_everything_open() -> None:
+    """Calls held, replies with tokens unread, the gate's threads at work: no crash, no hang."""
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "40\n", "")
+
+
+ENDS = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+import cosmodrome_gate as gate
+from tests.gate.http2 import Http2
+server = gate.Server([("/t.T/S", gate.SERVER_STREAM)], tcp=[("127.0.0.1", 0)], threads=2)
+clients = [Http2(server.addresses[0], window=100, reads=False) for _ in range(4)]
+for client in clients:
+    for _ in range(10):
+        client.begin("/t.T/S", b"")
+held = []
+while len(held) < 40:
+    for _, number, _, _, request in server.take():
+        held.append(request)
+        if len(held) % 2:
+            server.reply([(number, [bytes(5_000)], object())])
+print(len(held))
+for client in clients:
+    client.close()
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_of_the_process_leaves_the_gate_to_its_parent() -> None:
+    server = gate.Server(METHODS, tcp=HERE, threads=2)
+    with Http2(server.addresses[0]) as client:
+        if (child := os.fork()) == 0:
+            try:
+                server.close()
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        stream = client.begin("/a.B/C", b"x")
+        while not (events := server.take()):
+            pass
+        server.reply([(events[0][1], b"y")])
+        assert client.wait(stream).messages == [b"y"]
+    server.close()
 
 
 def test_many_threads_and_addresses_serve_as_one() -> None:

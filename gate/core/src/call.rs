@@ -6,7 +6,8 @@
 use crate::config::{Kind, Limits, millis};
 use crate::connection::Connection;
 use crate::frame::{Decompressor, Encoding, FrameError, FrameReader, Message};
-use crate::inbox::{Charge, Event, EventKind};
+use crate::inbox::{EVENT_BYTES, Event, EventKind};
+use crate::ledger::{Charge, Held};
 use crate::metadata::{self, Metadata};
 use crate::reactor::Reactor;
 use crate::reply::{Responder, Tracked, code};
@@ -21,8 +22,6 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// What an event costs beside its bytes.
-const EVENT_BYTES: usize = 512;
 const SLOWEST_BYTES_PER_S: u64 = 64 << 10;
 /// When this much waits for Python, small messages are copied out of the buffers they arrived in.
 const COMPACT_ABOVE_BYTES: u64 = 1 << 20;
@@ -35,6 +34,7 @@ pub(crate) struct Arriving {
     pub(crate) method: u16,
     pub(crate) kind: Kind,
     pub(crate) metadata: Metadata,
+    pub(crate) charge: Charge,
     pub(crate) timeout: Option<Duration>,
     pub(crate) connection: Rc<Connection>,
     pub(crate) respond: Responder,
@@ -67,40 +67,58 @@ pub(crate) fn accept(
         up(&statistics.calls_invalid);
         return reactor.heads.refuse_encoding(respond);
     };
+    let metadata = Metadata::new(&head.headers);
+    let mut charge = Charge::new(&connection.ledger, Held::Headers);
+    let mut body = Body::new(reactor, connection, stream, encoding);
+    if let Err(text) = charge.set(metadata.size()).and_then(|()| body.charge.set(EVENT_BYTES)) {
+        up(&statistics.calls_refused);
+        return reactor.heads.refuse(respond, code::RESOURCE_EXHAUSTED, &text);
+    }
     let call = Arriving {
         method,
         kind,
-        metadata: Metadata::new(&head.headers),
+        metadata,
+        charge,
         timeout: metadata::timeout(&head.headers),
         connection: connection.clone(),
         respond,
     };
-    let mut body = Body::new(reactor, stream, encoding, call.metadata.size());
     if kind == Kind::Bidi {
         crate::stream::open(reactor, call, body);
         return;
     }
-    match body.poll_only(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(Ok(Message { bytes, compressed: false })) => arrived(reactor, call, bytes, body.charge),
-        Poll::Ready(Err(failure)) => refuse(reactor, call, &failure),
-        Poll::Ready(Ok(message)) => {
-            let reactor = reactor.clone();
-            tokio::task::spawn_local(async move {
-                match body.decompressed(message).await {
-                    Ok(bytes) => arrived(&reactor, call, bytes, body.charge),
-                    Err(failure) => refuse(&reactor, call, &failure),
-                }
-            });
+    let compressed = match body.poll_only(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Ok(Message { bytes, compressed: false })) => {
+            return arrived(reactor, call, bytes, body.charge);
         }
-        Poll::Pending => {
-            let reactor = reactor.clone();
-            tokio::task::spawn_local(async move {
-                match body.only(call.timeout).await {
-                    Ok(bytes) => arrived(&reactor, call, bytes, body.charge),
-                    Err(failure) => refuse(&reactor, call, &failure),
-                }
-            });
+        Poll::Ready(Err(failure)) => return refuse(reactor, call, &failure),
+        Poll::Ready(Ok(message)) => Some(message),
+        Poll::Pending => None,
+    };
+    tokio::task::spawn_local(arrive(reactor.clone(), call, body, compressed));
+}
+
+/// Wait for what is missing of a request: most of it, or its decompression.
+async fn arrive(reactor: Rc<Reactor>, mut call: Arriving, mut body: Body, compressed: Option<Message>) {
+    let began = Instant::now();
+    let deadline = call.timeout.map(|timeout| began + timeout);
+    let request = async {
+        match compressed {
+            Some(message) => body.decompressed(message).await,
+            None => body.only(deadline).await,
         }
+    };
+    let request = tokio::select! {
+        biased;
+        reset = poll_fn(|cx| call.respond.poll_reset(cx)) => Err(Failure::Gone { reset: reset.is_ok() }),
+        request = request => request,
+    };
+    match request {
+        Ok(bytes) => {
+            call.timeout = call.timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
+            arrived(&reactor, call, bytes, body.charge);
+        }
+        Err(failure) => refuse(&reactor, call, &failure),
     }
 }
 
@@ -151,7 +169,7 @@ fn arrived(reactor: &Rc<Reactor>, mut call: Arriving, mut message: Bytes, charge
     let mut event = Event::new(EventKind::Call, state.id, call.method);
     event.message = message;
     event.charge = Some(charge);
-    reactor.hand_over(call, state, event);
+    reactor.hand_over(call, &state, event);
 }
 
 /// Whether the stream is gone; else the waker hears of it.
@@ -162,7 +180,8 @@ fn reset_of(respond: &mut Responder, waker: &Waker) -> Option<Failure> {
     }
 }
 
-fn refuse(reactor: &Reactor, mut call: Arriving, failure: &Failure) {
+/// Answer a call that did not arrive, if there is anybody left to answer.
+pub(crate) fn refuse(reactor: &Reactor, mut call: Arriving, failure: &Failure) {
     let statistics = &reactor.shared.statistics;
     // A stream that was reset may look like one that ended too early.
     let gone = reset_of(&mut call.respond, Waker::noop());
@@ -193,6 +212,12 @@ pub(crate) enum Failure {
     Status(u8, String),
 }
 
+impl Failure {
+    pub(crate) fn exhausted(text: String) -> Self {
+        Self::Status(code::RESOURCE_EXHAUSTED, text)
+    }
+}
+
 impl From<FrameError> for Failure {
     fn from(error: FrameError) -> Self {
         let status = if matches!(error, FrameError::TooLarge { .. }) {
@@ -206,43 +231,37 @@ impl From<FrameError> for Failure {
 
 /// The request side of a stream.
 pub(crate) struct Body {
+    connection: Rc<Connection>,
     stream: RecvStream,
     frames: FrameReader,
     only: Option<Message>,
     received: u64,
     ended: bool,
     message_bytes: usize,
-    inbound_bytes: u64,
     message_ms: u64,
-    overhead: usize,
     pub(crate) charge: Charge,
 }
 
 impl Body {
-    fn new(reactor: &Reactor, stream: RecvStream, encoding: Encoding, metadata_bytes: usize) -> Self {
+    fn new(reactor: &Reactor, connection: &Rc<Connection>, stream: RecvStream, encoding: Encoding) -> Self {
         let limits = &reactor.shared.config.limits;
         let message_bytes = Limits::size(limits.message_bytes);
         Self {
+            connection: connection.clone(),
             stream,
             frames: FrameReader::new(message_bytes, encoding),
             only: None,
             received: 0,
             ended: false,
             message_bytes,
-            inbound_bytes: limits.inbound_bytes,
             message_ms: limits.message_ms,
-            overhead: EVENT_BYTES + metadata_bytes,
-            charge: Charge::new(&reactor.shared.statistics),
+            charge: Charge::new(&connection.ledger, Held::Messages),
         }
     }
 
     /// Count what is held of this request.
     fn account(&mut self, message_bytes: usize) -> Result<(), Failure> {
-        if self.charge.set(self.overhead + message_bytes, self.inbound_bytes) {
-            return Ok(());
-        }
-        let text = format!("more than {} bytes of requests are waiting (inbound_bytes)", self.inbound_bytes);
-        Err(Failure::Status(code::RESOURCE_EXHAUSTED, text))
+        self.charge.set(EVENT_BYTES.saturating_add(message_bytes)).map_err(Failure::exhausted)
     }
 
     /// Read one more chunk; false at the end of the stream.
@@ -284,27 +303,22 @@ impl Body {
         }
     }
 
-    /// Wait for the one message of a request, as long as it makes headway.
-    async fn only(&mut self, timeout: Option<Duration>) -> Result<Bytes, Failure> {
-        let began = Instant::now();
-        let deadline = timeout.map(|timeout| began + timeout);
+    /// Wait for the one message of a request until a deadline, as long as it makes headway.
+    async fn only(&mut self, deadline: Option<Instant>) -> Result<Bytes, Failure> {
+        let mut pace = Pace::new(self.message_ms, self.received);
         loop {
-            let allowed = millis(self.message_ms + self.received.saturating_mul(1_000) / SLOWEST_BYTES_PER_S);
-            let until = deadline.map_or(began + allowed, |deadline| deadline.min(began + allowed));
+            let until = deadline.map_or(pace.look_at, |deadline| deadline.min(pace.look_at));
             match timeout_at(until, poll_fn(|cx| self.poll_only(cx))).await {
                 Ok(message) => return self.decompressed(message?).await,
-                Err(_) if deadline.is_none_or(|deadline| deadline > until) && self.made_headway(began) => {}
-                Err(_) => {
-                    let text = format!("the request did not arrive in time ({} bytes did)", self.received);
-                    return Err(Failure::Status(code::DEADLINE_EXCEEDED, text));
-                }
+                Err(_) if deadline.is_none_or(|deadline| deadline > until) && pace.holds(self.received) => {}
+                Err(_) => return Err(self.late()),
             }
         }
     }
 
-    fn made_headway(&self, began: Instant) -> bool {
-        let allowed = millis(self.message_ms + self.received.saturating_mul(1_000) / SLOWEST_BYTES_PER_S);
-        began + allowed > Instant::now()
+    fn late(&self) -> Failure {
+        let text = format!("the request did not arrive in time ({} bytes did)", self.received);
+        Failure::Status(code::DEADLINE_EXCEEDED, text)
     }
 
     /// Decompress, letting others run between steps.
@@ -312,34 +326,74 @@ impl Body {
         if !message.compressed {
             return Ok(message.bytes);
         }
+        let connection = self.connection.clone();
+        // It is never closed; without a permit it would only be less fair.
+        let _turn = connection.decompressing.acquire().await;
+        let compressed = message.bytes.len();
         let mut decompressor = Decompressor::new(message.bytes, self.message_bytes);
         while !decompressor.step()? {
-            self.account(decompressor.len())?;
+            self.account(compressed.saturating_add(decompressor.len()))?;
             tokio::task::yield_now().await;
         }
         self.account(decompressor.len())?;
         Ok(decompressor.finish())
     }
 
-    /// The next message of a stream of them; None at the end.
+    /// The next message of a stream of them; None at the end. It may take its time to begin.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+        let mut pace = None;
         loop {
             if let Some(message) = self.frames.next_message()? {
                 return self.decompressed(message).await.map(Some);
             }
             self.account(self.frames.buffered())?;
-            if !poll_fn(|cx| self.poll_chunk(cx)).await? {
+            let more = if self.frames.is_between() {
+                poll_fn(|cx| self.poll_chunk(cx)).await?
+            } else {
+                let pace = pace.get_or_insert_with(|| Pace::new(self.message_ms, self.received));
+                match timeout_at(pace.look_at, poll_fn(|cx| self.poll_chunk(cx))).await {
+                    Ok(more) => more?,
+                    Err(_) if pace.holds(self.received) => continue,
+                    Err(_) => return Err(self.late()),
+                }
+            };
+            if !more {
                 self.frames.finish()?;
                 return Ok(None);
             }
         }
     }
 
-    /// A charge of its own for a message that goes to Python.
-    pub(crate) fn charge_for(&self, reactor: &Reactor, message_bytes: usize) -> Charge {
-        let mut charge = Charge::new(&reactor.shared.statistics);
-        charge.set(EVENT_BYTES + message_bytes, self.inbound_bytes);
-        charge
+    /// A charge of its own for an event that goes to Python.
+    pub(crate) fn charge_for(&self, message_bytes: usize) -> Result<Charge, Failure> {
+        let mut charge = self.charge.sibling();
+        charge.set(EVENT_BYTES.saturating_add(message_bytes)).map_err(Failure::exhausted)?;
+        Ok(charge)
+    }
+}
+
+/// Whether what has begun to arrive goes on arriving: looked at once in `message_ms`.
+struct Pace {
+    message_ms: u64,
+    began: Instant,
+    look_at: Instant,
+    first: u64,
+    seen: u64,
+}
+
+impl Pace {
+    fn new(message_ms: u64, received: u64) -> Self {
+        let began = Instant::now();
+        Self { message_ms, began, look_at: began + millis(message_ms), first: received, seen: received }
+    }
+
+    /// Something came since the last look, and enough since the beginning.
+    fn holds(&mut self, received: u64) -> bool {
+        let now = Instant::now();
+        let earned = received.saturating_sub(self.first).saturating_mul(1_000) / SLOWEST_BYTES_PER_S;
+        let moved = received > std::mem::replace(&mut self.seen, received);
+        self.look_at = now + millis(self.message_ms);
+        moved && now.duration_since(self.began) < millis(self.message_ms.saturating_add(earned))
     }
 }
 

@@ -76,6 +76,7 @@ macro_rules! limits {
 }
 
 const MIB: u64 = 1 << 20;
+const YEAR_MS: u64 = 365 * 86_400_000;
 
 limits! {
     /// Open connections; one more is closed at once.
@@ -86,10 +87,14 @@ limits! {
     calls = 400_000;
     /// Header list of a request, names and values and 32 bytes each, as HTTP/2 counts.
     header_bytes = 65_536;
+    /// Headers of the open calls of one connection; one more call is answered RESOURCE_EXHAUSTED.
+    header_bytes_per_connection = 16 * MIB;
     /// One message of a request, also after decompression.
     message_bytes = 130 * MIB;
-    /// Requests being received and events Python has not taken, of all connections.
+    /// Requests being received, events Python has not taken and headers of open calls, of all connections.
     inbound_bytes = 512 * MIB;
+    /// Requests of one connection being received or not taken by Python: its share of `inbound_bytes`.
+    inbound_bytes_per_connection = 384 * MIB;
     /// Messages of one bidirectional stream that Python has not taken; above it the stream is not read.
     unread_bytes_per_stream = MIB;
     /// Messages sent on a stream that goes on and not yet written; above it `send` says no.
@@ -102,7 +107,8 @@ limits! {
     resets_per_s = 200;
     /// TLS and HTTP/2 preface must be through by then.
     handshake_ms = 10_000;
-    /// A request must have arrived by then, plus one second for every 64 KiB of it.
+    /// A message must have arrived by then, plus one second for every 64 KiB of it; one of which nothing came
+    /// for this long is given up.
     message_ms = 60_000;
     /// A connection without open streams is told to go after this.
     idle_ms = 120_000;
@@ -110,7 +116,7 @@ limits! {
     ping_ms = 30_000;
     /// A pinged peer that stays silent this long is dead.
     ping_timeout_ms = 20_000;
-    /// A peer that takes no byte of a waiting reply this long is cut off.
+    /// A peer that takes no byte this long is cut off, and a reply of which no byte is taken is given up.
     stall_ms = 120_000;
     /// How long after a call's deadline the gate answers DEADLINE_EXCEEDED itself.
     deadline_grace_ms = 250;
@@ -127,6 +133,18 @@ impl Limits {
         u32::try_from(value).unwrap_or(u32::MAX)
     }
 
+    fn durations(&self) -> [(&'static str, u64); 7] {
+        [
+            ("handshake_ms", self.handshake_ms),
+            ("message_ms", self.message_ms),
+            ("idle_ms", self.idle_ms),
+            ("ping_ms", self.ping_ms),
+            ("ping_timeout_ms", self.ping_timeout_ms),
+            ("stall_ms", self.stall_ms),
+            ("deadline_grace_ms", self.deadline_grace_ms),
+        ]
+    }
+
     /// Say what does not fit together.
     pub fn check(&self) -> Result<(), String> {
         if self.message_bytes > self.inbound_bytes {
@@ -134,6 +152,16 @@ impl Limits {
                 "limit message_bytes ({}) is larger than inbound_bytes ({}): such a message could never arrive",
                 self.message_bytes, self.inbound_bytes
             ));
+        }
+        if self.message_bytes > self.inbound_bytes_per_connection {
+            return Err(format!(
+                "limit message_bytes ({}) is larger than inbound_bytes_per_connection ({}): such a message could \
+                 never arrive",
+                self.message_bytes, self.inbound_bytes_per_connection
+            ));
+        }
+        if let Some((name, value)) = self.durations().into_iter().find(|(_, value)| *value > YEAR_MS) {
+            return Err(format!("limit {name} is {value} ms, more than a year"));
         }
         if self.message_bytes >= u64::from(u32::MAX) {
             return Err("limit message_bytes: a gRPC message has a length of 32 bits".into());

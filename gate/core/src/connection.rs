@@ -7,6 +7,7 @@
 
 use crate::config::{Limits, millis};
 use crate::inbox::ConnectionFacts;
+use crate::ledger::{Ledger, SMALL_BYTES};
 use crate::reactor::Reactor;
 use crate::reply::Tracked;
 use crate::statistics::{Statistics, down, up};
@@ -20,8 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
@@ -29,13 +30,13 @@ const SEND_BUFFER_BYTES: usize = 256 << 10;
 const RESET_BURST_SECONDS: u64 = 10;
 const STREAMS_PER_TURN: usize = 256;
 const FAREWELL: Duration = Duration::from_secs(1);
-/// Above the limit of waiting replies, those up to this size still pass, until twice the limit: a heartbeat
-/// does not fail for a slow stream beside it.
-const SMALL_REPLY_BYTES: usize = 16 << 10;
 
 /// What the streams of a connection share.
 pub(crate) struct Connection {
     pub(crate) facts: Arc<ConnectionFacts>,
+    pub(crate) ledger: Arc<Ledger>,
+    /// One message at a time: however many come compressed, the others keep their turn.
+    pub(crate) decompressing: Semaphore,
     statistics: Arc<Statistics>,
     unwritten: Cell<usize>,
     written: Cell<u64>,
@@ -46,15 +47,17 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    fn new(facts: ConnectionFacts, statistics: Arc<Statistics>, resets_per_s: u64) -> Rc<Self> {
+    fn new(facts: ConnectionFacts, statistics: Arc<Statistics>, limits: &Limits) -> Rc<Self> {
         Rc::new(Self {
             facts: Arc::new(facts),
+            ledger: Ledger::new(statistics.clone(), limits),
+            decompressing: Semaphore::new(1),
             statistics,
             unwritten: Cell::new(0),
             written: Cell::new(0),
             resets: Cell::new(0),
             resets_since: Cell::new(Instant::now()),
-            resets_per_s,
+            resets_per_s: limits.resets_per_s,
             abusive: Notify::new(),
         })
     }
@@ -75,11 +78,12 @@ impl Connection {
         self.unwritten.get()
     }
 
-    /// Whether a reply of `bytes` may be held for this peer.
+    /// Whether a reply of `bytes` may be held for this peer. Above the limits small ones still pass, until
+    /// twice the limit: a heartbeat does not fail for a slow stream beside it.
     pub(crate) fn has_room(&self, bytes: usize, limits: &Limits) -> bool {
         let own = self.unwritten.get() as u64;
         let all = self.statistics.bytes_replies.load(Relaxed);
-        let factor = if bytes <= SMALL_REPLY_BYTES { 2 } else { 1 };
+        let factor = if bytes <= SMALL_BYTES { 2 } else { 1 };
         own <= limits.reply_bytes_per_connection.saturating_mul(factor)
             && all <= limits.reply_bytes.saturating_mul(factor)
     }
@@ -136,9 +140,18 @@ pub(crate) async fn serve(reactor: Rc<Reactor>, socket: Socket, peer: String, _o
         let (transport, facts) =
             establish(socket, peer, shared.config.tls, shared.tls(), traffic.clone()).await.ok()?;
         let http2 = builder(limits).handshake::<_, Tracked>(transport).await.ok()?;
-        Some((http2, Connection::new(facts, shared.statistics.clone(), limits.resets_per_s)))
+        Some((http2, Connection::new(facts, shared.statistics.clone(), limits)))
     };
-    let Ok(Some((http2, connection))) = timeout(millis(limits.handshake_ms), handshake).await else {
+    let mut draining = shared.drain.subscribe();
+    let hurried = async {
+        let _ = draining.wait_for(Option::is_some).await;
+        sleep(FAREWELL).await;
+    };
+    let established = tokio::select! {
+        established = timeout(millis(limits.handshake_ms), handshake) => established,
+        () = hurried => Ok(None),
+    };
+    let Ok(Some((http2, connection))) = established else {
         up(&shared.statistics.handshakes_failed);
         return;
     };
@@ -168,6 +181,8 @@ struct Life {
     pings: Option<PingPong>,
     traffic: Rc<Traffic>,
     closes_at: Option<Instant>,
+    /// Told to go for idleness, at this time.
+    retired: Option<Instant>,
     heard: (u64, Instant),
     pinged: Option<Instant>,
     busy: Instant,
@@ -190,6 +205,7 @@ impl Life {
             pings,
             traffic,
             closes_at: None,
+            retired: None,
             heard: (0, now),
             pinged: None,
             busy: now,
@@ -199,6 +215,7 @@ impl Life {
 
     async fn run(mut self) {
         let mut draining = self.reactor.shared.drain.subscribe();
+        draining.mark_changed();
         let watch = self.watch_interval();
         let mut look_at = Instant::now() + watch;
         loop {
@@ -207,14 +224,16 @@ impl Life {
             tokio::select! {
                 biased;
                 () = poll_fn(|cx| self.poll_streams(cx)) => return,
-                Ok(until) = draining.wait_for(Option::is_some), if closes_at.is_none() => {
-                    self.closes_at = *until;
-                    self.http2.graceful_shutdown();
+                Ok(()) = draining.changed() => {
+                    if let Some(until) = *draining.borrow_and_update() {
+                        self.http2.graceful_shutdown();
+                        self.closes_by(until);
+                    }
                 }
                 () = connection.abusive.notified() => {
                     up(&self.reactor.shared.statistics.connections_abusive);
                     self.http2.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-                    self.closes_at = Some(Instant::now() + FAREWELL);
+                    self.closes_by(Instant::now() + FAREWELL);
                 }
                 () = sleep_until(closes_at.map_or(look_at, |at| at.min(look_at))) => {
                     let now = Instant::now();
@@ -226,7 +245,9 @@ impl Life {
                         up(&self.reactor.shared.statistics.connections_dead);
                         return;
                     }
-                    self.retire_if_idle(now);
+                    if self.is_idle_for_good(now) {
+                        return;
+                    }
                 }
             }
         }
@@ -288,14 +309,27 @@ impl Life {
         false
     }
 
-    /// Tell a peer without streams to go, after a while.
-    fn retire_if_idle(&mut self, now: Instant) {
+    /// Cut off what is left then, or at an earlier time that was set.
+    fn closes_by(&mut self, at: Instant) {
+        self.closes_at = Some(self.closes_at.map_or(at, |before| before.min(at)));
+    }
+
+    /// Tell a peer without streams to go, after a while; true when it did not. Streams that began before it
+    /// heard of that are finished.
+    fn is_idle_for_good(&mut self, now: Instant) -> bool {
         let limits = &self.reactor.shared.config.limits;
         if self.http2.has_streams() {
             self.busy = now;
-        } else if self.closes_at.is_none() && now.duration_since(self.busy) >= millis(limits.idle_ms) {
-            self.http2.graceful_shutdown();
-            self.closes_at = Some(now + millis(limits.ping_timeout_ms));
+            return false;
+        }
+        match self.retired {
+            None if now.duration_since(self.busy) >= millis(limits.idle_ms) => {
+                self.http2.graceful_shutdown();
+                self.retired = Some(now);
+                false
+            }
+            None => false,
+            Some(at) => now.duration_since(at.max(self.busy)) >= millis(limits.ping_timeout_ms),
         }
     }
 }

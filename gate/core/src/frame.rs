@@ -150,6 +150,11 @@ impl FrameReader {
         self.header_bytes == HEADER_BYTES
     }
 
+    /// Whether no message has begun.
+    pub fn is_between(&self) -> bool {
+        self.header_bytes == 0 && self.chunk.is_empty()
+    }
+
     /// Bytes held of a message that is not complete.
     pub fn buffered(&self) -> usize {
         self.partial.len() + self.chunk.len()
@@ -157,7 +162,7 @@ impl FrameReader {
 
     /// Say whether the stream may end here.
     pub fn finish(&self) -> Result<(), FrameError> {
-        if self.header_bytes == 0 && self.chunk.is_empty() { Ok(()) } else { Err(FrameError::Truncated) }
+        if self.is_between() { Ok(()) } else { Err(FrameError::Truncated) }
     }
 }
 

@@ -27,6 +27,8 @@ use tokio_rustls::rustls::ServerConfig;
 
 const THREADS_MAX: usize = 64;
 const NOTES_MAX: usize = 32;
+/// Beyond any deadline that matters.
+pub(crate) const FAR: Duration = Duration::from_secs(365 * 86_400);
 
 /// Why a gate cannot start.
 #[derive(Debug)]
@@ -112,6 +114,7 @@ pub struct Gate {
     outboxes: Vec<UnboundedSender<ToReactor>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     addresses: Vec<SocketAddr>,
+    process: u32,
 }
 
 impl Gate {
@@ -142,7 +145,8 @@ impl Gate {
             notes: Mutex::default(),
         });
         let (outboxes, queues): (Vec<_>, Vec<_>) = (0..threads).map(|_| unbounded_channel()).unzip();
-        let gate = Self { shared, outboxes, threads: Mutex::default(), addresses };
+        let process = std::process::id();
+        let gate = Self { shared, outboxes, threads: Mutex::default(), addresses, process };
         let mut bound = bound;
         for (thread, queue) in queues.into_iter().enumerate() {
             gate.spawn(thread, queue, std::mem::take(&mut bound))?;
@@ -227,18 +231,24 @@ impl Gate {
     }
 
     /// Take no more connections, tell the clients to go, let calls finish for `grace`, close. A `Drained`
-    /// event follows.
+    /// event follows. Said again, it may be made shorter, not longer.
     pub fn drain(&self, grace: Duration) {
+        let by = Instant::now() + grace.min(FAR);
         self.shared.drain.send_if_modified(|until| {
-            let first = until.is_none();
-            *until = Some(Instant::now() + grace);
-            first
+            let is_sooner = until.is_none_or(|before| by < before);
+            if is_sooner {
+                *until = Some(by);
+            }
+            is_sooner
         });
         self.shared.tell_if_drained();
     }
 
-    /// Stop at once and wait for the threads.
+    /// Stop at once and wait for the threads. In a fork of the process, which has none of them, nothing.
     pub fn close(&self) {
+        if std::process::id() != self.process {
+            return;
+        }
         self.shared.stop.send_replace(true);
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
@@ -250,7 +260,9 @@ impl Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        self.shared.stop.send_replace(true);
+        if std::process::id() == self.process {
+            self.shared.stop.send_replace(true);
+        }
     }
 }
 
@@ -264,7 +276,7 @@ async fn run(
 ) {
     let mut stop = shared.stop.subscribe();
     let reactor = Reactor::new(shared.clone(), thread);
-    let queue = Rc::new(RefCell::new(queue));
+    let mailbox = Rc::new(RefCell::new(Mailbox { queue, replies: Vec::new().into_iter() }));
     for listening in bound {
         tokio::task::spawn_local(listen::accept(listening, shared.clone(), outboxes.clone()));
     }
@@ -276,7 +288,7 @@ async fn run(
         let reactor = reactor.clone();
         move || reactor.clone().watch_deadlines()
     });
-    keep(&shared, move || pass_on(reactor.clone(), queue.clone()));
+    keep(&shared, move || pass_on(reactor.clone(), mailbox.clone()));
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
@@ -291,17 +303,25 @@ fn keep<F: Future<Output = ()> + 'static>(shared: &Arc<Shared>, part: impl Fn() 
     });
 }
 
+/// What a thread was sent and has not looked at. It outlives a bug: the replies after the one it hit are passed
+/// on all the same.
+struct Mailbox {
+    queue: UnboundedReceiver<ToReactor>,
+    replies: std::vec::IntoIter<Outgoing>,
+}
+
 /// Pass replies and connections on to where they belong.
-async fn pass_on(reactor: Rc<Reactor>, queue: Rc<RefCell<UnboundedReceiver<ToReactor>>>) {
+async fn pass_on(reactor: Rc<Reactor>, mailbox: Rc<RefCell<Mailbox>>) {
     loop {
-        let next = std::future::poll_fn(|cx| queue.borrow_mut().poll_recv(cx)).await;
+        let reply = mailbox.borrow_mut().replies.next();
+        if let Some(reply) = reply {
+            reactor.answer(reply);
+            continue;
+        }
+        let next = std::future::poll_fn(|cx| mailbox.borrow_mut().queue.poll_recv(cx)).await;
         match next {
             None => return,
-            Some(ToReactor::Replies(replies)) => {
-                for reply in replies {
-                    reactor.answer(reply);
-                }
-            }
+            Some(ToReactor::Replies(replies)) => mailbox.borrow_mut().replies = replies.into_iter(),
             Some(ToReactor::Connection(accepted, peer)) => {
                 let Some(open) = OpenConnection::admit(&reactor) else { continue };
                 match accepted.adopt() {

@@ -7,9 +7,10 @@
 //!
 //! Neither side waits for the other: the lock is held to append one event or to take them all out.
 
+use crate::connection::Connection;
+use crate::ledger::Charge;
 use crate::metadata::Metadata;
 use crate::reply::Keep;
-use crate::statistics::Statistics;
 use crate::wake::WakeUp;
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -19,7 +20,11 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::sync::atomic::{AtomicU8, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Wake;
+use std::time::Duration;
 use tokio::sync::Notify;
+
+/// What an event costs beside its bytes: messages may be empty.
+pub(crate) const EVENT_BYTES: usize = 512;
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +77,27 @@ pub struct Request {
     pub deadline_ms: Option<u64>,
     /// The part both sides know.
     pub state: Arc<CallState>,
+    /// The headers are held as long as somebody has them.
+    #[allow(dead_code, reason = "its drop is what it is for")]
+    charge: Charge,
+}
+
+impl Request {
+    pub(crate) fn new(
+        metadata: Metadata,
+        charge: Charge,
+        connection: &Connection,
+        timeout: Option<Duration>,
+        state: &Arc<CallState>,
+    ) -> Self {
+        Self {
+            metadata,
+            connection: connection.facts.clone(),
+            deadline_ms: timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
+            state: state.clone(),
+            charge,
+        }
+    }
 }
 
 /// One thing that happened.
@@ -104,8 +130,8 @@ impl Event {
             return request.state.phase.compare_exchange(QUEUED, TAKEN, AcqRel, Acquire).is_ok();
         }
         let Some(state) = &self.state else { return true };
-        if let Some(inflow) = &state.inflow {
-            inflow.unread.fetch_sub(self.message.len().min(inflow.unread.load(Relaxed)), Relaxed);
+        if let (EventKind::Message, Some(inflow)) = (self.kind, &state.inflow) {
+            inflow.unread.fetch_sub(EVENT_BYTES + self.message.len(), Relaxed);
             inflow.taken.notify_one();
         }
         state.phase.load(Acquire) == TAKEN
@@ -180,37 +206,6 @@ impl Resets {
     pub(crate) async fn next(&self) -> Vec<u64> {
         self.notify.notified().await;
         std::mem::take(&mut *self.woken.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// Bytes counted against `inbound_bytes` until dropped.
-pub(crate) struct Charge {
-    statistics: Arc<Statistics>,
-    bytes: usize,
-}
-
-impl Charge {
-    pub(crate) fn new(statistics: &Arc<Statistics>) -> Self {
-        Self { statistics: statistics.clone(), bytes: 0 }
-    }
-
-    /// Count `bytes` instead of what was counted; false when that is more than `limit` in all.
-    pub(crate) fn set(&mut self, bytes: usize, limit: u64) -> bool {
-        let counter = &self.statistics.bytes_inbound;
-        let grown = bytes.saturating_sub(self.bytes) as u64;
-        let shrunk = self.bytes.saturating_sub(bytes) as u64;
-        self.bytes = bytes;
-        if grown == 0 {
-            counter.fetch_sub(shrunk, Relaxed);
-            return true;
-        }
-        counter.fetch_add(grown, Relaxed) + grown <= limit
-    }
-}
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        self.statistics.bytes_inbound.fetch_sub(self.bytes as u64, Relaxed);
     }
 }
 

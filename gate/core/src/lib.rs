@@ -20,6 +20,7 @@ mod connection;
 pub mod frame;
 mod gate;
 mod inbox;
+mod ledger;
 mod listen;
 pub mod metadata;
 mod reactor;

@@ -20,11 +20,11 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 /// A bound socket, not yet in any runtime.
 pub(crate) enum Bound {
     Tcp(socket2::Socket),
-    Unix(socket2::Socket, PathBuf),
+    Unix(socket2::Socket, Unlink),
 }
 
 /// Removes the name of a unix socket when nobody listens on it any more.
-struct Unlink(PathBuf);
+pub(crate) struct Unlink(PathBuf);
 
 impl Drop for Unlink {
     fn drop(&mut self) {
@@ -37,25 +37,40 @@ pub(crate) fn bind(config: &Config) -> io::Result<(Vec<Bound>, Vec<SocketAddr>)>
     let mut bound = Vec::new();
     let mut addresses = Vec::new();
     for address in &config.tcp {
-        let socket = socket2::Socket::new(Domain::for_address(*address), Type::STREAM, None)?;
-        socket.set_reuse_address(true)?;
-        if config.reuse_port {
-            socket.set_reuse_port(true)?;
-        }
-        if address.is_ipv6() {
-            socket.set_only_v6(false)?;
-        }
-        listen(&socket, &SockAddr::from(*address))?;
+        let socket = listen_tcp(*address, config.reuse_port).map_err(|error| of(address, &error))?;
         addresses.extend(socket.local_addr()?.as_socket());
         bound.push(Bound::Tcp(socket));
     }
     for path in &config.unix {
-        remove_stale(path)?;
-        let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
-        listen(&socket, &SockAddr::unix(path)?)?;
-        bound.push(Bound::Unix(socket, path.clone()));
+        let socket = listen_unix(path).map_err(|error| of(path.display(), &error))?;
+        bound.push(Bound::Unix(socket, Unlink(path.clone())));
     }
     Ok((bound, addresses))
+}
+
+/// Say which address an error is about.
+fn of(address: impl std::fmt::Display, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{address}: {error}"))
+}
+
+fn listen_tcp(address: SocketAddr, reuse_port: bool) -> io::Result<socket2::Socket> {
+    let socket = socket2::Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    if reuse_port {
+        socket.set_reuse_port(true)?;
+    }
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    listen(&socket, &SockAddr::from(address))?;
+    Ok(socket)
+}
+
+fn listen_unix(path: &Path) -> io::Result<socket2::Socket> {
+    remove_stale(path)?;
+    let socket = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    listen(&socket, &SockAddr::unix(path)?)?;
+    Ok(socket)
 }
 
 fn listen(socket: &socket2::Socket, address: &SockAddr) -> io::Result<()> {
@@ -97,6 +112,8 @@ pub(crate) async fn accept(bound: Bound, shared: Arc<Shared>, threads: Vec<Unbou
                     let _ = thread.send(ToReactor::Connection(socket, peer));
                 }
             }
+            // That connection was over before it was accepted; the next need not wait for it.
+            Err(error) if is_gone(&error) => {}
             Err(error) => {
                 shared.note(&format!("cannot accept a connection: {error}"));
                 tokio::time::sleep(ACCEPT_AGAIN).await;
@@ -105,9 +122,15 @@ pub(crate) async fn accept(bound: Bound, shared: Arc<Shared>, threads: Vec<Unbou
     }
 }
 
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted, WouldBlock};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted | WouldBlock)
+}
+
 enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener, #[allow(dead_code, reason = "its drop is what it is for")] Unlink),
+    // The name goes first: whoever finds it free is not bereft of his own.
+    Unix(#[allow(dead_code, reason = "its drop is what it is for")] Unlink, UnixListener),
 }
 
 /// A socket between two threads: out of one runtime, not yet in the other.
@@ -133,8 +156,8 @@ impl Listener {
     fn new(bound: Bound) -> io::Result<Self> {
         match bound {
             Bound::Tcp(socket) => TcpListener::from_std(socket.into()).map(Self::Tcp),
-            Bound::Unix(socket, path) => {
-                UnixListener::from_std(socket.into()).map(|listener| Self::Unix(listener, Unlink(path)))
+            Bound::Unix(socket, name) => {
+                UnixListener::from_std(socket.into()).map(|listener| Self::Unix(name, listener))
             }
         }
     }
@@ -143,9 +166,11 @@ impl Listener {
         match self {
             Self::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
+                // An IPv4 client of a socket for both is said to be one.
+                let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
                 Ok((Accepted::Tcp(stream.into_std()?), peer.to_string()))
             }
-            Self::Unix(listener, _) => {
+            Self::Unix(_, listener) => {
                 let (stream, _) = listener.accept().await?;
                 Ok((Accepted::Unix(stream.into_std()?), String::from("unix:")))
             }

@@ -91,15 +91,25 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
     matches!(rest.first(), None | Some(b'+' | b';'))
 }
 
-/// A text as `grpc-message` carries it: printable ASCII, the rest as %XX of its UTF-8.
-pub fn percent_encoded(text: &str) -> String {
+/// A text as `grpc-message` carries it: printable ASCII, the rest as %XX of its UTF-8; what comes to more than
+/// `limit` bytes is cut between two characters.
+pub fn percent_encoded(text: &str, limit: usize) -> String {
     use std::fmt::Write;
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if (0x20..0x7f).contains(&byte) && byte != b'%' {
-            encoded.push(char::from(byte));
-        } else {
-            let _ = write!(encoded, "%{byte:02X}");
+    const CUT: &str = "...";
+    let mut encoded = String::with_capacity(text.len().min(limit));
+    for character in text.chars() {
+        let whole = encoded.len();
+        for byte in character.encode_utf8(&mut [0; 4]).bytes() {
+            if (0x20..0x7f).contains(&byte) && byte != b'%' {
+                encoded.push(char::from(byte));
+            } else {
+                let _ = write!(encoded, "%{byte:02X}");
+            }
+        }
+        if encoded.len() > limit {
+            encoded.truncate(whole);
+            encoded.push_str(CUT);
+            break;
         }
     }
     encoded
@@ -158,6 +168,8 @@ mod tests {
 
     #[test]
     fn a_status_text_survives_as_ascii() {
-        assert_eq!(percent_encoded("5% für\n"), "5%25 f%C3%BCr%0A");
+        assert_eq!(percent_encoded("5% für\n", 100), "5%25 f%C3%BCr%0A");
+        assert_eq!(percent_encoded("5% für\n", 16), "5%25 f%C3%BCr%0A");
+        assert_eq!(percent_encoded("5% für\n", 10), "5%25 f...");
     }
 }

@@ -3,7 +3,7 @@
 use crate::call::Arriving;
 use crate::config::{Kind, millis};
 use crate::connection::Connection;
-use crate::gate::Shared;
+use crate::gate::{FAR, Shared};
 use crate::inbox::{CallState, CancelReason, Event, EventKind, Request, Resets};
 use crate::reply::{Delivery, Heads, Outgoing, Reply, Responder, Tracked, code, put};
 use crate::statistics::{down, up};
@@ -22,6 +22,7 @@ use tokio::time::{Instant, sleep};
 /// A reply up to this size is queued on its stream at once when no more than this waits on the connection;
 /// others wait for the peer's window.
 const DIRECT_BYTES: usize = 256 << 10;
+const NOT_READ: &str = "replies are not being read (reply_bytes_per_connection, reply_bytes)";
 const SWEEP: Duration = Duration::from_millis(50);
 
 /// A call Python has to answer.
@@ -159,21 +160,23 @@ impl Reactor {
     }
 
     /// Give a call to Python.
-    pub(crate) fn hand_over(&self, call: Arriving, state: Arc<CallState>, event: Event) {
-        let Arriving { respond, connection, metadata, timeout, .. } = call;
-        self.begin(Answer::Waiting(respond), connection, metadata, timeout, state, event);
+    pub(crate) fn hand_over(&self, call: Arriving, state: &Arc<CallState>, event: Event) {
+        let Arriving { respond, connection, metadata, charge, timeout, .. } = call;
+        let request = Request::new(metadata, charge, &connection, timeout, state);
+        self.begin(Answer::Waiting(respond), connection, timeout, request, event);
     }
 
     /// The same for a stream whose head is out; what Python says comes from the queue.
     pub(crate) fn hand_over_stream(
         &self,
         call: Arriving,
-        state: Arc<CallState>,
+        state: &Arc<CallState>,
         event: Event,
     ) -> UnboundedReceiver<Outbound> {
         let (to_writer, queue) = unbounded_channel();
-        let Arriving { connection, metadata, timeout, .. } = call;
-        self.begin(Answer::Streaming(to_writer), connection, metadata, timeout, state, event);
+        let Arriving { connection, metadata, charge, timeout, .. } = call;
+        let request = Request::new(metadata, charge, &connection, timeout, state);
+        self.begin(Answer::Streaming(to_writer), connection, timeout, request, event);
         queue
     }
 
@@ -181,18 +184,13 @@ impl Reactor {
         &self,
         answer: Answer,
         connection: Rc<Connection>,
-        metadata: crate::metadata::Metadata,
         timeout: Option<Duration>,
-        state: Arc<CallState>,
+        request: Request,
         mut event: Event,
     ) {
         let deadline = timeout.map(|timeout| self.deadline_in(timeout));
-        event.request = Some(Request {
-            metadata,
-            connection: connection.facts.clone(),
-            deadline_ms: timeout.map(|timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
-            state: state.clone(),
-        });
+        let state = request.state.clone();
+        event.request = Some(request);
         self.calls.borrow_mut().insert(state.id, Slot { answer, state, connection, deadline });
         up(&self.shared.statistics.calls);
         up(&self.shared.statistics.calls_accepted);
@@ -201,7 +199,6 @@ impl Reactor {
 
     /// When the gate answers a call with this timeout itself.
     fn deadline_in(&self, timeout: Duration) -> Instant {
-        const FAR: Duration = Duration::from_secs(365 * 86_400);
         let deadline =
             Instant::now() + timeout.min(FAR) + millis(self.shared.config.limits.deadline_grace_ms);
         let is_earliest = self.earliest.get().is_none_or(|earliest| deadline < earliest);
@@ -256,8 +253,7 @@ impl Reactor {
         };
         if !connection.has_room(bytes.len(), &self.shared.config.limits) {
             up(&self.shared.statistics.calls_refused);
-            let text = "replies are not being read (reply_bytes_per_connection, reply_bytes)";
-            return self.heads.refuse(respond, code::RESOURCE_EXHAUSTED, text);
+            return self.heads.refuse(respond, code::RESOURCE_EXHAUSTED, NOT_READ);
         }
         // Every error from here on means that the stream is gone.
         let Ok(mut stream) = respond.send_response(self.heads.response(), false) else { return };
@@ -271,7 +267,7 @@ impl Reactor {
         }
         let reactor = self.clone();
         tokio::task::spawn_local(async move {
-            if put(&mut stream, bytes).await.is_ok() {
+            if put(&reactor, &mut stream, bytes).await.is_ok() {
                 let _ = stream.send_trailers(reactor.heads.ok());
             }
         });
@@ -282,6 +278,11 @@ impl Reactor {
         let mut calls = self.calls.borrow_mut();
         let Some(slot) = calls.get(id) else { return };
         let connection = slot.connection.clone();
+        if !connection.has_room(bytes.len(), &self.shared.config.limits) {
+            drop(calls);
+            let status = (code::RESOURCE_EXHAUSTED, String::from(NOT_READ));
+            return self.end(id, CancelReason::Refused, Some(status));
+        }
         let message = Outbound::Message(Tracked::new(bytes, &connection, None));
         if let Answer::Streaming(writer) = &slot.answer {
             let _ = writer.send(message);

@@ -1,12 +1,15 @@
 //! Answers on the wire: response heads, trailers, and bytes that know how long they wait.
 
+use crate::config::millis;
 use crate::connection::Connection;
 use crate::gate::Shared;
 use crate::inbox::{CancelReason, Event, EventKind};
 use crate::metadata::percent_encoded;
+use crate::reactor::Reactor;
+use crate::statistics::up;
 use bytes::{Buf, Bytes};
-use h2::SendStream;
 use h2::server::SendResponse;
+use h2::{Reason, SendStream};
 use http::{HeaderMap, HeaderValue, Response};
 use std::any::Any;
 use std::cell::Cell;
@@ -14,6 +17,7 @@ use std::future::poll_fn;
 use std::io::IoSlice;
 use std::rc::Rc;
 use std::sync::Arc;
+use tokio::time::timeout;
 
 /// gRPC status codes the gate gives by itself.
 pub(crate) mod code {
@@ -173,12 +177,15 @@ impl Heads {
     }
 }
 
+/// Clients take headers of 8 KiB in all.
+const STATUS_TEXT_BYTES: usize = 4 << 10;
+
 fn write_status(headers: &mut HeaderMap, status: u8, text: &str) {
     headers.insert("grpc-status", HeaderValue::from(u16::from(status)));
     if text.is_empty() {
         return;
     }
-    if let Ok(value) = HeaderValue::from_str(&percent_encoded(text)) {
+    if let Ok(value) = HeaderValue::from_str(&percent_encoded(text, STATUS_TEXT_BYTES)) {
         headers.insert("grpc-message", value);
     }
 }
@@ -188,11 +195,22 @@ pub(crate) struct Gone;
 
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// Send bytes as fast as the peer's windows allow.
-pub(crate) async fn put(stream: &mut SendStream<Tracked>, mut bytes: Tracked) -> Result<(), Gone> {
+/// Send bytes as fast as the peer's windows allow; a stream whose window stays closed is given up.
+pub(crate) async fn put(
+    reactor: &Reactor,
+    stream: &mut SendStream<Tracked>,
+    mut bytes: Tracked,
+) -> Result<(), Gone> {
+    let shared = &reactor.shared;
     while bytes.has_remaining() {
         stream.reserve_capacity(bytes.remaining().min(CHUNK_BYTES));
-        let window = poll_fn(|cx| stream.poll_capacity(cx)).await.ok_or(Gone)?.map_err(|_| Gone)?;
+        let window = timeout(millis(shared.config.limits.stall_ms), poll_fn(|cx| stream.poll_capacity(cx)));
+        let Ok(window) = window.await else {
+            up(&shared.statistics.replies_stalled);
+            stream.send_reset(Reason::CANCEL);
+            return Err(Gone);
+        };
+        let window = window.ok_or(Gone)?.map_err(|_| Gone)?;
         if window > 0 {
             stream.send_data(bytes.split_to(window), false).map_err(|_| Gone)?;
         }

@@ -42,6 +42,8 @@ counters! {
     calls_refused;
     /// Calls that could not be read: unknown method, framing, size, compression.
     calls_invalid;
+    /// Replies given up because no byte of them was taken for long.
+    replies_stalled;
     /// Calls the client gave up.
     calls_cancelled;
     /// Calls the gate ended at their deadline.

@@ -8,7 +8,7 @@
 use crate::call::{Arriving, Body, Failure};
 use crate::config::Limits;
 use crate::connection::Connection;
-use crate::inbox::{CallState, CancelReason, Event, EventKind};
+use crate::inbox::{CallState, CancelReason, EVENT_BYTES, Event, EventKind};
 use crate::reactor::Reactor;
 use crate::reply::{Delivery, Gone, Heads, Reply, Tracked, code, put};
 use h2::SendStream;
@@ -30,14 +30,19 @@ pub(crate) enum Outbound {
 
 /// Start a bidirectional stream.
 pub(crate) fn open(reactor: &Rc<Reactor>, mut call: Arriving, body: Body) {
+    let charge = match body.charge_for(0) {
+        Ok(charge) => charge,
+        Err(failure) => return crate::call::refuse(reactor, call, &failure),
+    };
     let Some(state) = reactor.reserve(&call) else {
         return reactor.refuse_busy(call.respond);
     };
     // The head goes out at once: clients wait for it.
     let Ok(stream) = call.respond.send_response(reactor.heads.response(), false) else { return };
     let connection = call.connection.clone();
-    let event = Event::new(EventKind::Open, state.id, call.method);
-    let queue = reactor.hand_over_stream(call, state.clone(), event);
+    let mut event = Event::new(EventKind::Open, state.id, call.method);
+    event.charge = Some(charge);
+    let queue = reactor.hand_over_stream(call, &state, event);
     let reactor = reactor.clone();
     tokio::task::spawn_local(async move {
         let reading = async {
@@ -62,9 +67,13 @@ async fn read(reactor: &Rc<Reactor>, state: &Arc<CallState>, mut body: Body) {
         }
         match body.next().await {
             Ok(Some(message)) => {
-                inflow.unread.fetch_add(message.len(), Relaxed);
+                let charge = match body.charge_for(message.len()) {
+                    Ok(charge) => charge,
+                    Err(failure) => return fail(reactor, state, failure),
+                };
+                inflow.unread.fetch_add(EVENT_BYTES + message.len(), Relaxed);
                 let mut event = Event::new(EventKind::Message, state.id, 0);
-                event.charge = Some(body.charge_for(reactor, message.len()));
+                event.charge = Some(charge);
                 event.message = message;
                 event.state = Some(state.clone());
                 reactor.shared.inbox.push(event);
@@ -75,13 +84,17 @@ async fn read(reactor: &Rc<Reactor>, state: &Arc<CallState>, mut body: Body) {
                 reactor.shared.inbox.push(event);
                 return;
             }
-            // The writer sees a reset and says so.
-            Err(Failure::Gone { .. }) => return,
-            Err(Failure::Status(status, text)) => {
-                reactor.end(state.id, CancelReason::Refused, Some((status, text)));
-                return;
-            }
+            Err(failure) => return fail(reactor, state, failure),
         }
+    }
+}
+
+/// End a stream that cannot be read on.
+fn fail(reactor: &Reactor, state: &CallState, failure: Failure) {
+    match failure {
+        // The writer sees a reset and says so.
+        Failure::Gone { .. } => {}
+        Failure::Status(status, text) => reactor.end(state.id, CancelReason::Refused, Some((status, text))),
     }
 }
 
@@ -108,12 +121,12 @@ pub(crate) async fn write(
         let written = match next {
             Some(Outbound::Message(bytes)) => {
                 let length = bytes::Buf::remaining(&bytes);
-                let written = put(&mut stream, bytes).await;
+                let written = put(reactor, &mut stream, bytes).await;
                 state.unsent.fetch_sub(length, Relaxed);
                 written
             }
             Some(Outbound::Last(bytes)) => {
-                if put(&mut stream, bytes).await.is_ok() {
+                if put(reactor, &mut stream, bytes).await.is_ok() {
                     let _ = stream.send_trailers(reactor.heads.ok());
                 }
                 return;

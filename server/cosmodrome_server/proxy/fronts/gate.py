@@ -74,15 +74,14 @@ class GateFront:
             OSError: The address is taken.
         """
         self._loop = asyncio.get_running_loop()
-        host, port = self._address
         try:
             self._server = self._listen()
         except OSError as error:
             raise OSError(
-                f"cannot listen on {host}:{port}: {error.strerror or error}; "
-                "choose another server.port or server.host"
+                f"cannot listen on {error}; "
+                "choose another server.port, server.host or server.unix_socket"
             ) from error
-        self._address = (host, self._server.addresses[0][1])
+        self._address = (self._address[0], self._server.addresses[0][1])
         self._loop.add_reader(self._server.fileno(), self._turn)
         self._watch = self._loop.call_later(_WATCH_S, self._look_around)
 
@@ -103,7 +102,8 @@ class GateFront:
                 "streams_per_connection": config.limits.streams_per_connection,
                 "header_bytes": config.limits.metadata_bytes,
                 "message_bytes": config.limits.request_mib << 20,
-                "inbound_bytes": max(512, 2 * config.limits.request_mib) << 20,
+                "inbound_bytes": max(512, 4 * config.limits.request_mib) << 20,
+                "inbound_bytes_per_connection": max(384, 3 * config.limits.request_mib) << 20,
                 "handshake_ms": config.limits.handshake_s * 1000,
             },
         )
