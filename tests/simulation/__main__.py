@@ -49,7 +49,7 @@ def run_twice(seed: int, operations: int, kind: type[Simulation] = Simulation) -
     trace = failure = ""
     try:
         trace = simulation.run(operations)
-        again = kind(seed).run(operations)
+        again = kind(seed, is_repeat=True).run(operations)
         failure = "" if again == trace else f"two traces: {trace} and {again}"
     except Exception:
         failure = traceback.format_exc()

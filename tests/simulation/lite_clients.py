@@ -22,7 +22,7 @@ from tests.simulation.world import ATTEMPTS_MAX, HOUR_MS, INVISIBLE_MS, Simulati
 CLIENTS = ("ann", "bob")
 NAMES = "abcd"
 # Messages between two generations of lite topics: beginning on one is where most can go wrong.
-_GENERATION = 60
+_GENERATION = 150
 # Parent → the group that reads its lite topics.
 READERS = {"chat": "room", "gossip": "club"}
 # A client that was silent for longer may have been forgotten.
@@ -40,8 +40,8 @@ class LiteClients(Simulation):
     groups: ClassVar = {**Simulation.groups, "room": ["chat"], "club": ["gossip"]}
     ordered: ClassVar = {**Simulation.ordered, "room": "chat", "club": "gossip"}
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
+    def __init__(self, seed: int, *, is_repeat: bool = False) -> None:
+        super().__init__(seed, is_repeat=is_repeat)
         # (client, parent) → what it wants to read, and what the living broker was told of it.
         self._wanted: dict[tuple[str, str], set[str]] = {}
         self._told: dict[tuple[str, str], set[str]] = {}

@@ -21,7 +21,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cosmodrome_server.errors import InvalidReceiptHandle, OffsetNotFound, StoreFull
+from cosmodrome_server.errors import (
+    ConsumerGroupNotFound,
+    InvalidReceiptHandle,
+    OffsetNotFound,
+    StoreFull,
+)
 from cosmodrome_server.model.group import ConsumeFrom, CustomizedBackoff, Group
 from cosmodrome_server.model.message import Delivery, MessageType
 from cosmodrome_server.model.queries import ANY_QUEUE, PullQuery, ReceiveQuery, RedriveQuery
@@ -69,8 +74,8 @@ class WiderSimulation(LiteClients):
         BRIEF_GROUP: ["orders", BRIEF_TOPIC],
     }
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
+    def __init__(self, seed: int, *, is_repeat: bool = False) -> None:
+        super().__init__(seed, is_repeat=is_repeat)
         self._took_times: Counter[tuple[str, str]] = Counter()
         # (group, offset) of dead letters that went back.
         self._sent_back: set[tuple[str, int]] = set()
@@ -134,9 +139,11 @@ class WiderSimulation(LiteClients):
 
     def _keep_brief(self) -> None:
         """There may have been no space to make them again."""
-        if BRIEF_TOPIC not in {topic.name for topic in self._broker.topics()}:
+        if not self._has_topic(BRIEF_TOPIC):
             self._broker.create_topic(Topic(BRIEF_TOPIC, *self.topics[BRIEF_TOPIC]))
-        if BRIEF_GROUP not in {group.name for group in self._broker.groups()}:
+        try:
+            self._broker.group(BRIEF_GROUP)
+        except ConsumerGroupNotFound:
             self._create_brief_group()
 
     # Consumers
@@ -257,7 +264,7 @@ class WiderSimulation(LiteClients):
     def _redrive(self) -> None:
         group = self._random.choice(list(self.groups))
         topic = dead_letter_topic(group)
-        if topic not in {known.name for known in self._broker.topics()}:
+        if not self._has_topic(topic):
             return
         bounds = self._broker.bounds(topic, 0)
         if bounds.min_offset == bounds.max_offset:
@@ -304,7 +311,7 @@ class WiderSimulation(LiteClients):
         self._broker.delete_group(BRIEF_GROUP)
         self._books.forget_group(self._answer(), BRIEF_GROUP)
         self._let_go(lambda held: held.group == BRIEF_GROUP)
-        if topic in {known.name for known in self._broker.topics()}:
+        if self._has_topic(topic):
             self._broker.delete_topic(topic)
             self._sent_back -= letters
             self._books.note(self._answer(), lambda: self._sent_back.update(letters))
