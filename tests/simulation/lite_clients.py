@@ -22,7 +22,7 @@ from tests.simulation.world import ATTEMPTS_MAX, HOUR_MS, INVISIBLE_MS, Simulati
 CLIENTS = ("ann", "bob")
 NAMES = "abcd"
 # Messages between two generations of lite topics: beginning on one is where most can go wrong.
-_GENERATION = 150
+_GENERATION = 80
 # Parent → the group that reads its lite topics.
 READERS = {"chat": "room", "gossip": "club"}
 # A client that was silent for longer may have been forgotten.
@@ -50,6 +50,8 @@ class LiteClients(Simulation):
         self._sure: dict[tuple[str, str], set[str]] = {}
         # (parent, name): the group has a place there.
         self._begun: set[tuple[str, str]] = set()
+        # Parent → where the last message went.
+        self._written: dict[str, str] = {}
         self._is_ending = False
 
     def _start(self) -> None:
@@ -82,6 +84,9 @@ class LiteClients(Simulation):
         """A client changes what it reads."""
         client, parent = self._random.choice(CLIENTS), self._random.choice(list(READERS))
         name = self._lite_topic()
+        if self._random.random() < 0.6:
+            # Somebody wrote there a moment ago.
+            name = self._written.get(parent, name)
         wanted = self._wanted.setdefault((client, parent), set())
         choice = self._random.random()
         if choice < 0.5:
@@ -170,6 +175,9 @@ class LiteClients(Simulation):
     def _send(self) -> None:
         """Who reads a lite topic has its place there from the first message on."""
         super()._send()
+        for sent in self._last_sent:
+            if sent.topic in READERS:
+                self._written[sent.topic] = sent.order
         for (client, parent), names in self._sure.items():
             if self._is_heard(client, parent):
                 for name in sorted(names & self._orders_sent(parent)):

@@ -358,7 +358,11 @@ class Simulation:
         assert not self._errors, self._errors
         self._books.close_frames(self._log.synced_lsn)
         if self._is_dead:
-            self._crash(is_power_cut=self._random.random() < 0.5)
+            is_power_cut = self._random.random() < 0.5
+            self._crash(is_power_cut=is_power_cut)
+            if not is_power_cut and self._random.random() < 0.3:
+                # What a start has found of a killed process's life it must have made safe.
+                self._crash(is_power_cut=True)
 
     async def _act(self) -> None:
         choice = self._random.random()
