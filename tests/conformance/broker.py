@@ -59,6 +59,7 @@ class OwnServer:
     """`cosmodrome serve` in a process of its own, with a data directory that it keeps."""
 
     is_ours = True
+    command: tuple[str, ...] = (str(COMMAND),)
 
     def __init__(self, data: Path, *flags: str) -> None:
         self.endpoint = ""
@@ -75,7 +76,7 @@ class OwnServer:
         chosen = ("--front", front) if front and "--front" not in self._flags else ()
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                COMMAND,
+                *self.command,
                 "serve",
                 *("--data", str(self.data), "--host", "127.0.0.1", "--port", port),
                 *("--metrics-port", "0", *chosen, *self._flags),

@@ -77,9 +77,11 @@ async def consume(
 
 
 @asynccontextmanager
-async def running(data: Path) -> AsyncIterator[OwnServer]:
+async def running(
+    data: Path, server_type: type[OwnServer], *flags: str
+) -> AsyncIterator[OwnServer]:
     """A server with a plain and an ordered topic."""
-    server = OwnServer(data, "--tls", "off")
+    server = server_type(data, "--tls", "off", *flags)
     await server.start()
     await server.create_topic(PLAIN, "normal", 4)
     await server.create_topic(ORDERED, "fifo", 4)
@@ -91,11 +93,17 @@ async def running(data: Path) -> AsyncIterator[OwnServer]:
         await server.kill()
 
 
-async def kill_under_load(data: Path, kills: int, chance: random.Random) -> Ledger:
+async def kill_under_load(
+    data: Path,
+    kills: int,
+    chance: random.Random,
+    server_type: type[OwnServer] = OwnServer,
+    *flags: str,
+) -> Ledger:
     """Run three producers and three consumers while the server dies `kills` times."""
     ledger = Ledger()
     sending, receiving = asyncio.Event(), asyncio.Event()
-    async with running(data) as server, asyncio.TaskGroup() as tasks:
+    async with running(data, server_type, *flags) as server, asyncio.TaskGroup() as tasks:
         for index in range(3):
             fifo = index == 2
             tasks.create_task(produce(server.endpoint, f"p{index}", ledger, sending, fifo=fifo))

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 import pytest
+from msgspec.structs import replace
 
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.errors import (
@@ -376,6 +377,36 @@ def test_what_a_client_says_no_more_it_reads_no_more() -> None:
             assert receive(world, "ann") == []
         sync(world, "ann", "a", start=(LiteStart.MIN, 0))
         await world.later(180_000)
+        await world.later(10_000)
+        assert receive(world, "ann") == []
+
+    run(scenario)
+
+
+def test_a_group_may_go_back_by_so_many_from_where_it_is() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a")
+        await world.send("chat", *[lite("a", b"%d" % number) for number in range(5)])
+        for delivery in receive(world, "ann", 4):
+            world.broker.ack("room", "chat", delivery.receipt_handle)
+        sync(world, "ann", "a", action=LiteAction.PARTIAL_REMOVE)
+        sync(world, "ann", "a", start=(LiteStart.TAIL, 2))
+        assert bodies(receive(world, "ann")) == [b"2", b"3", b"4"]
+
+    run(scenario)
+
+
+def test_no_lite_topic_is_deleted_before_it_was_idle_for_a_quarter_of_an_hour() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        chat = world.broker.topic("chat")
+        world.broker.create_topic(replace(chat, lite_expiration_ms=60_000))
+        sync(world, "ann", "a")
+        await world.send("chat", lite("a", b"kept"))
+        await world.later(890_000)
+        await world.later(9_000)
+        sync(world, "ann", "a", start=(LiteStart.MIN, 0))
+        assert bodies(receive(world, "ann")) == [b"kept"]
+        await world.later(10_000)
         await world.later(10_000)
         assert receive(world, "ann") == []
 

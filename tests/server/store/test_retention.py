@@ -10,7 +10,7 @@ from cosmodrome_server.store.group_commit import Durability
 from cosmodrome_server.store.message_reader import MessageReader
 from cosmodrome_server.store.platform import LogOptions
 from cosmodrome_server.store.retention import Limits, Stored, first_to_keep
-from tests.support.log_world import DIRECTORY, SMALL, World
+from tests.support.log_world import DIRECTORY, SMALL, World, message
 
 NO_FLOOR = 1 << 31
 
@@ -208,14 +208,37 @@ def test_a_segment_of_messages_that_are_in_no_queue_is_as_old_as_its_last_frame(
 def test_a_removed_segment_is_recycled_as_the_next_one() -> None:
     world = World(options=LogOptions(SMALL.durability, 8_192, 0, 1 << 20, 1, 0, 0))
     world.disk.bytes_max = 50_000
+    made: list[str] = []
+    world.disk.on_operation = made.append
     for n in range(600):
         world.send(0, b"%03d" % n * 100)
         world.commit()
         if n % 10 == 0:
             world.log.retain(1_000 + n)
 
+    world.disk.on_operation = lambda _: None
+    # An index for each segment, and files of their own for the first few only.
+    segments = world.log.segments()[-1].number
+    assert segments > 20
+    assert made.count("create") < segments + 8
     assert world.messages(1, 0)[-1] == (599, b"599" * 100)
     assert World(world.disk.killed()).messages(1, 0) == world.messages(1, 0)
+
+
+def test_offsets_are_found_by_time_at_every_edge_of_sealed_segments() -> None:
+    world = World(options=SMALL)
+    for n in range(100):
+        record = message(1, 0, n, b"%02d" % n * 150)
+        # Runs of one time, also over the end of a segment, and times nothing was stored at.
+        record.store_timestamp_ms = 1_000 + n // 7 * 3
+        world._index(record, world.log.stage_message(record))
+        world.commit()
+    assert len(world.log.segments()) > 3
+    stored_ms = [world.log.timestamp(1, 0, n) for n in range(100)]
+    for log in (world.log, World(world.disk.killed()).log):
+        for moment in range(995, 1_050):
+            first = next((n for n, at in enumerate(stored_ms) if at >= moment), 100)
+            assert log.offset_at(1, 0, moment) == first
 
 
 def test_a_segment_whose_size_is_not_known_now_is_asked_again(
