@@ -17,7 +17,7 @@ from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery
 from cosmodrome_server.model.topic import Topic, TopicType
 from cosmodrome_server.model.wire import message_id
 from tests.simulation.books import Sent
-from tests.simulation.world import ATTEMPTS_MAX, HOUR_MS, INVISIBLE_MS, Simulation
+from tests.simulation.world import ATTEMPTS_MAX, HOUR_MS, INVISIBLE_MS, Held, Simulation
 
 CLIENTS = ("ann", "bob")
 NAMES = "abcd"
@@ -211,6 +211,11 @@ class LiteClients(Simulation):
                 assert order in told, f"{name} of {order} came to {query.client_id}: {told}"
                 self._begin(query.topic, order)
         super()._took(query, deliveries)
+
+    def _refused(self, held: Held) -> None:
+        # An idle lite topic goes with what is in somebody's hands.
+        if held.topic != "gossip" or not self._is_gone(self._books.sent[held.name]):
+            super()._refused(held)
 
     def _is_gone(self, sent: Sent) -> bool:
         is_idle = sent.topic == "gossip" and self._latest_ms - sent.stored_ms >= HOUR_MS
