@@ -169,6 +169,9 @@ class Server:
             ValueError: They do not fit, or TLS is off; the old ones stay.
         """
     def drain(self, grace_ms: int) -> None:
-        """Take no more connections, tell clients to go, let calls finish, then close them."""
+        """Take no more connections, tell clients to go, let calls finish, then close them.
+
+        Said again it may be made shorter, not longer.
+        """
     def close(self) -> None:
         """Stop at once and wait for the native threads."""

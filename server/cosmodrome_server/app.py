@@ -436,7 +436,7 @@ def greeting(app: App) -> list[str]:
     if app.metrics is not None:
         lines.append("  metrics  http://{}:{}/metrics".format(*app.metrics.address))
     if front == "grpcio" and config.server.front == "auto":
-        lines.append("  note     the native gate is not installed; calls are slower without it")
+        lines.append("  note     the native gate cannot be imported; calls are slower without it")
     lines.append(f"  try      cosmodrome message send hello world --endpoint {host}:{port}")
     return lines
 

@@ -95,6 +95,15 @@ def test_workflows_fit_their_schema() -> None:
         subprocess.run([*command, *workflows], check=True, stdout=subprocess.DEVNULL)
 
 
+def test_actionlint_finds_nothing_in_the_workflows() -> None:
+    actionlint = shutil.which("actionlint") or shutil.which(
+        "actionlint", path=str(Path.home() / "go" / "bin")
+    )
+    if actionlint is None:
+        pytest.skip("actionlint is missing (go install github.com/rhysd/actionlint/cmd/actionlint)")
+    subprocess.run([actionlint], cwd=ROOT, check=True)
+
+
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is missing (prometheus)")
 def test_promtool_accepts_rules_and_configuration() -> None:
     subprocess.run(

@@ -176,7 +176,9 @@ fn method((path, kind): (String, u8)) -> PyResult<(String, Kind)> {
 }
 
 fn resolve((host, port): (String, u16)) -> Result<SocketAddr, StartError> {
-    let mut found = (host.as_str(), port).to_socket_addrs()?;
+    let mut found = (host.as_str(), port)
+        .to_socket_addrs()
+        .map_err(|error| std::io::Error::new(error.kind(), format!("{host}:{port}: {error}")))?;
     found.next().ok_or_else(|| StartError::Config(format!("host {host:?} has no address")))
 }
 

@@ -1,19 +1,26 @@
 """What carries calls: HTTP/2 and TLS, by the native gate or by grpcio."""
 
-from importlib.util import find_spec
+from importlib import import_module
 from typing import Literal
 
 from cosmodrome_server.config import Config, ConfigError
 
 
 def chosen(config: Config) -> Literal["gate", "grpcio"]:
-    """The front of the settings; `auto` takes the gate where it is installed.
+    """The front of the settings; `auto` takes the gate where it can be imported.
 
     Raises:
-        ConfigError: The gate is asked for and not installed.
+        ConfigError: The gate is asked for and cannot be imported.
     """
-    has_gate = find_spec("cosmodrome_gate") is not None
     wanted = config.server.front
-    if wanted == "gate" and not has_gate:
-        raise ConfigError("server.front is gate, but cosmodrome_gate is not installed: make gate")
-    return "gate" if has_gate and wanted != "grpcio" else "grpcio"
+    if wanted == "grpcio":
+        return "grpcio"
+    try:
+        import_module("cosmodrome_gate")
+    except ImportError as error:  # not installed, or built for another Python or machine
+        if wanted == "gate":
+            raise ConfigError(
+                f"server.front is gate, but it cannot be imported ({error}): make gate"
+            ) from error
+        return "grpcio"
+    return "gate"
