@@ -8,6 +8,7 @@ per message group, first deliveries in the order of the sends
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 
@@ -20,6 +21,7 @@ class Ledger:
     delivered: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     first_deliveries: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
     settled: set[str] = field(default_factory=set)
+    unanswered: set[str] = field(default_factory=set)
     after_ack: list[str] = field(default_factory=list)
     sent_again: set[str] = field(default_factory=set)
     progress: asyncio.Event = field(default_factory=asyncio.Event)
@@ -38,6 +40,16 @@ class Ledger:
         """The server said OK to an ack."""
         self.settled.add(body)
         self.progress.set()
+
+    def ack_unanswered(self, bodies: Iterable[str]) -> None:
+        """Nobody knows whether they were settled: they may come again, or not."""
+        self.unanswered.update(bodies)
+        self.progress.set()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything acknowledged was delivered, and settled as far as one can know."""
+        return self.acknowledged <= self.settled | self.unanswered
 
     def check(self) -> None:
         """Raise an AssertionError that names the messages if the identity does not hold."""

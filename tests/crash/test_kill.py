@@ -63,6 +63,7 @@ async def consume(
     topic, group = (ORDERED, FIFO_GROUP) if fifo else (PLAIN, GROUP)
     async with RawClient(endpoint, f"consumer-{name}") as client:
         while not stop.is_set():
+            messages: list[pb.Message] = []
             try:
                 _, messages = await client.receive(topic, group, invisible_s=10, wait_s=5)
                 for message in messages:
@@ -73,6 +74,7 @@ async def consume(
                         if entry.status.code == OK:
                             ledger.settle(message.body.decode())
             except grpc.aio.AioRpcError:
+                ledger.ack_unanswered(message.body.decode() for message in messages)
                 await asyncio.sleep(0.01)
 
 
@@ -122,7 +124,7 @@ async def drained(ledger: Ledger) -> None:
     """Wait until everything acknowledged was delivered and settled, 60 s at most."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(60):
-            while not ledger.acknowledged <= ledger.settled:
+            while not ledger.is_drained:
                 ledger.progress.clear()
                 await ledger.progress.wait()
 
