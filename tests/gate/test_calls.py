@@ -277,6 +277,7 @@ def test_a_late_reply_to_a_call_that_is_over_reaches_nobody(world: World) -> Non
         world.order("release")
         world.order("resume")
         world.wait_for(lambda look: look["held"] == 1)
+        assert client.call(UNARY, b"x").messages == [b"x"]  # what came before it was read
         assert not client.answers[other].is_over
         world.order("release")
         assert client.wait(other).messages == [b"released"]
