@@ -43,7 +43,8 @@ def test_a_stream_its_client_did_not_take_is_given_back() -> None:
             assert len(reader.call("/t.T/D", b"taken").messages) == 5
         with Http2(front.address, window=100, reads=False) as other:
             other.wait_data(other.begin("/t.T/D", b"left"), 100)
-        while not given_back:
+        end = time.monotonic() + 20
+        while not given_back and time.monotonic() < end:
             time.sleep(0.01)
 
     serve([TableRow("/t.T/D", Kind.SERVER_STREAM, deliver)], client)

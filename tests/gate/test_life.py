@@ -202,8 +202,7 @@ def test_a_drain_lets_calls_finish_and_takes_no_more(world: World) -> None:
         while client.goaway is None:
             client.receive()
         assert client.goaway == 0
-        while not refuses_connections(world):  # both happen at once, in no order
-            pass
+        world.wait_for(lambda _: refuses_connections(world))  # both happen at once, in no order
         assert world.seen("drained") == 0
         world.order("release")
         assert client.wait(held).messages == [b"released"]
