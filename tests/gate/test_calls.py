@@ -102,7 +102,8 @@ def test_headers_and_facts_reach_the_handler(world: World) -> None:
         port = client.socket.getsockname()[1]
     assert facts["headers"] == {"x-mq-client-id": "a@1", "x-twice": "2"}
     assert facts["peer"] == f"127.0.0.1:{port}"
-    assert facts["deadline_ms"] == 5000
+    # What is left of it: it counts from the call's beginning.
+    assert 0 < facts["deadline_ms"] <= 5000
     assert not facts["is_tls"]
 
 
