@@ -131,7 +131,9 @@ class LiteVerbs(OperationVerbs):
             retention_ms=parent.topic.retention_ms,
             created_ms=self._now(),
         )
-        self._put_catalogue(self._shard.catalogue.plan_topic(topic, self._advance()))
+        # Time stands still: who redrives holds a progress.
+        lease_ms = self._shard.lease_ms
+        self._put_catalogue(self._shard.catalogue.plan_topic(topic, lease_ms))
         state = self._shard.catalogue.topic(name)
         self._parents[state.topic_id] = parent.topic_id
         return state
@@ -145,7 +147,7 @@ class LiteVerbs(OperationVerbs):
             place = (group.group_id, lite.topic_id, 0)
             is_begun = self._shard.consumptions.find(place) is not None
             if (is_read or self._rules(group).is_wildcard) and not is_begun:
-                self._put(SetOffset(self._advance(), *place, 0))
+                self._put(SetOffset(self._shard.lease_ms, *place, 0))
 
     def _rules(self, group: GroupState) -> LiteRules:
         return rules_of(group.group, self._settings.lite_subscriptions_per_client)

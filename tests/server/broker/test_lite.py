@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from cosmodrome_server.broker.settings import BrokerSettings
+from cosmodrome_server.core import consumptions
 from cosmodrome_server.errors import (
     BadRequest,
     LiteSubscriptionQuotaExceeded,
@@ -20,7 +21,7 @@ from cosmodrome_server.model.filter import Filter
 from cosmodrome_server.model.group import Group
 from cosmodrome_server.model.lite import LiteAction, LiteChange, LiteStart
 from cosmodrome_server.model.message import Delivery, MessageType, NewMessage, StoredMessage
-from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, RedriveQuery, Waiter
+from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Redriven, RedriveQuery, Waiter
 from cosmodrome_server.model.topic import Topic, TopicType
 from tests.support.broker_world import World, bodies, new_message
 
@@ -597,6 +598,27 @@ def test_a_dead_letter_of_a_lite_topic_that_is_gone_makes_it_anew() -> None:
         assert world.broker.redrive(RedriveQuery("room")).moved == 1
         await world.settle()
         assert bodies(receive(world, "ann")) == [b"a1"]
+
+    run(scenario)
+
+
+def test_dead_letters_of_lite_topics_go_back_once_whatever_is_laid_down_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumptions, "_LAY_MIN", 1)
+
+    async def scenario(world: World, events: Events) -> None:
+        for name in "ab":
+            sync(world, "ann", name)
+            await world.send("chat", lite(name, b"1"))
+            (delivery,) = receive(world, "ann")
+            world.broker.forward_to_dead_letter_queue("room", "chat", delivery.receipt_handle)
+            await world.settle()
+        # They lie in lite topics that are made anew: a record between the two.
+        await world.later(3_600_000)
+        await world.later(10_000)
+        redriven = world.broker.redrive(RedriveQuery("room", queue_offsets=(0, 0, 1, 0)))
+        assert redriven == Redriven(2, 0)
 
     run(scenario)
 
