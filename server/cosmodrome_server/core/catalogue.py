@@ -218,6 +218,16 @@ class Catalogue:
         self._dirty[_ROW_ID.pack(b"T", topic_id)] = None
         self._dirty[_NEXT_IDS_KEY] = None
 
+    def mend_queues(self, topic_id: int, queue_id: int) -> None:
+        """In replay: something is about a queue; the frame that added it may have been damaged.
+
+        Raises:
+            KeyError: The topic is as unknown.
+        """
+        topic = self.topics_by_id[topic_id].topic
+        if queue_id >= topic.queues:
+            self._put_topic(topic_id, msgspec.structs.replace(topic, queues=queue_id + 1))
+
     def _put_group(self, group_id: int, group: Group) -> None:
         state = self.groups_by_id.get(group_id)
         if state is None:

@@ -233,6 +233,7 @@ class Consumptions:
             consumption = self._begin(place[:2])
         progress = self._awake(consumption, record.queue_id)
         if progress is None:
+            self._catalogue.mend_queues(record.topic_id, record.queue_id)
             progress = Progress(place, record.queue_offset)
             progress.is_reset_pending = record.is_reset
             consumption.awake[record.queue_id] = progress

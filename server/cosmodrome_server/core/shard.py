@@ -148,10 +148,13 @@ class Shard:
             return
         try:
             if isinstance(replayed, ReplayedRun):
+                self.catalogue.mend_queues(replayed.topic_id, replayed.queue_id)
                 self._apply_run(*replayed[:4])
             elif replayed.kind is RecordKind.MESSAGE:
-                assert replayed.message is not None, "a MESSAGE record holds a message"
-                self.apply_message(replayed.message, replayed.position)
+                message = replayed.message
+                assert message is not None, "a MESSAGE record holds a message"
+                self.catalogue.mend_queues(message.topic_id, message.queue_id)
+                self.apply_message(message, replayed.position)
             else:
                 self.apply(replayed.kind, replayed.payload)
         except KeyError:

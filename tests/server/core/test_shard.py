@@ -10,6 +10,8 @@ from cosmodrome_server.core.lease import LeaseBlock, Leases
 from cosmodrome_server.core.shard import Shard
 from cosmodrome_server.errors import BrokerError
 from cosmodrome_server.model.group import Group
+from cosmodrome_server.model.log import Replayed
+from cosmodrome_server.model.message import MessageType
 from cosmodrome_server.model.topic import Topic, TopicType
 from tests.support.broker_world import World, new_message
 from tests.support.memory_log import MemoryLog
@@ -154,3 +156,34 @@ def test_a_log_that_lost_any_one_frame_still_starts(seed: int) -> None:
 
 def test_the_same_seed_gives_the_same_states() -> None:
     assert asyncio.run(live(7))[1] == asyncio.run(live(7))[1]
+
+
+async def queues_added() -> list[list[Replayed]]:
+    """The frames of a broker that added queues to a topic in one of them, and used them."""
+    world = World()
+    broker = world.broker
+    broker.create_topic(Topic("orders", TopicType.MIXED, queues=1))
+    await world.settle()
+    broker.create_topic(Topic("orders", TopicType.MIXED, queues=4))
+    await world.settle()
+    broker.send("orders", [new_message(b"a"), new_message(b"b")], queue_id=1)
+    await world.settle()
+    delayed = new_message(b"c", message_type=MessageType.DELAY)
+    delayed.delivery_timestamp_ms = world.clocks.now_ms() + 5_000
+    broker.send("orders", [delayed], queue_id=2)
+    await world.settle()
+    broker.create_group(Group("billing"))
+    broker.commit_offset("billing", "orders", 3, 0)
+    await world.settle()
+    broker.abandon()
+    return world.log.frames
+
+
+def test_queues_that_were_added_in_a_lost_frame_are_there_if_anything_is_about_them() -> None:
+    frames = asyncio.run(queues_added())
+    added = [any(b'"queues":4' in each.payload for each in frame) for frame in frames]
+    lost = added.index(True)
+    for end, queues, ends in [(-1, 3, [0, 2, 0]), (len(frames), 4, [0, 2, 0, 0])]:
+        shard = rebuilt(MemoryLog([*frames[:lost], [], *frames[lost + 1 : end]]))
+        topic = shard.catalogue.topic("orders")
+        assert (shard.orphans, topic.topic.queues, list(topic.next_offsets)) == (0, queues, ends)
