@@ -1,7 +1,7 @@
 """Rows on their way into a checkpoint, in one piece of memory.
 
     ┌────────────┬──────────────┬─────┬───────┬────────────┬──
-    │ key length │ value length │ key │ value │ key length │ …       u16, u32: all ones for a
+    │ key length │ value length │ key │ value │ key length │ …       u32 each: all ones for a
     └────────────┴──────────────┴─────┴───────┴────────────┴──       row that is removed
 
 Between two checkpoints 200,000 rows may change. Each is some 50 bytes here, and was 250 as
@@ -12,7 +12,7 @@ checkpoints fail for long the others are thrown away now and then.
 from collections.abc import Iterable, Iterator
 from struct import Struct
 
-_HEAD = Struct("<HI")
+_HEAD = Struct("<II")
 _REMOVED = (1 << 32) - 1
 # Bytes that are not looked through for rows that changed again.
 SMALL_BYTES = 1 << 20

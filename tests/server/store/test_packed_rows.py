@@ -15,6 +15,13 @@ def test_rows_come_back_as_they_were_put(changes: list[tuple[bytes, bytes | None
     assert list(rows) == changes
 
 
+def test_a_key_may_be_as_long_as_a_record_can_say() -> None:
+    rows = PackedRows()
+    rows.extend([(b"K" + bytes(65_535), b"value"), (b"next", None)])
+
+    assert list(rows) == [(b"K" + bytes(65_535), b"value"), (b"next", None)]
+
+
 def test_what_changes_again_and_again_does_not_pile_up() -> None:
     rows = PackedRows()
     for number in range(100):
