@@ -233,7 +233,7 @@ class MemoryLog:
     def set_snapshot(self, snapshot: Callable[[], Iterable[Row]]) -> None:
         """See `Log`; a memory log has one segment."""
 
-    def retain(self, now_ms: int, floor_position: int, longer: Sequence[KeptLonger] = ()) -> int:
+    def retain(self, now_ms: int, floor_position: int, longer: Iterable[KeptLonger] = ()) -> int:
         """See `Log`; tests say with `trim` what retention takes."""
         return 0
 

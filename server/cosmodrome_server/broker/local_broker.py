@@ -111,10 +111,10 @@ class LocalBroker(LiteVerbs):
         super()._do_later()
 
     def _retain(self) -> None:
-        longer = [
+        longer = (
             KeptLonger(topic_id, state.topic.queues, state.topic.retention_ms)
             for topic_id, state in self._shard.catalogue.retaining.items()
-        ]
+        )
         self._log.retain(self._now(), self.oldest_needed_position(), longer)
 
     def _next_deadline_ms(self) -> int:

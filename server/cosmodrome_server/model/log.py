@@ -373,14 +373,15 @@ class Log(QueueReader, Protocol):
     def set_snapshot(self, snapshot: Callable[[], Iterable[tuple[bytes, bytes]]]) -> None:
         """Say how to get all rows when a new segment begins."""
 
-    def retain(self, now_ms: int, floor_position: int, longer: Sequence[KeptLonger] = ()) -> int:
+    def retain(self, now_ms: int, floor_position: int, longer: Iterable[KeptLonger] = ()) -> int:
         """Let go of segments that are too old or too many; return how many.
 
         Args:
             now_ms: The log's time.
             floor_position: The oldest position the core still needs; heeded once nothing that
                 this rests on can be lost in a power cut.
-            longer: Topics whose messages may be older, where there is space for them.
+            longer: Topics whose messages may be older, where there is space for them; read only
+                if something is old.
         """
 
     def close(self) -> None:

@@ -334,7 +334,7 @@ class CommitLog:
         return self._reader.segments()
 
     def retain(
-        self, now_ms: int, floor_position: int = 1 << 63, longer: Sequence[KeptLonger] = ()
+        self, now_ms: int, floor_position: int = 1 << 63, longer: Iterable[KeptLonger] = ()
     ) -> int:
         """See `Log.retain`."""
         lsn, floor = self._open_lsn - (not self.has_staged), min(floor_position, self._segment.base)

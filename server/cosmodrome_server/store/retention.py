@@ -11,8 +11,7 @@ not from being too many. Three things keep a segment whatever its age and size:
 
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
-from itertools import takewhile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,8 +58,18 @@ class Limits(NamedTuple):
     young_number: int = 1 << 63
 
 
-# (key of a queue, messages of it stored before this time may go)
-KeptQueue = tuple[int, int]
+class KeptQueue(NamedTuple):
+    """A queue whose topic keeps its messages for a time of its own.
+
+    Attributes:
+        topic_id: Of the topic.
+        queue_id: Of the queue.
+        before_ms: Messages stored before this time may go.
+    """
+
+    topic_id: int
+    queue_id: int
+    before_ms: int
 
 
 def first_to_keep(sealed: list[Stored], active: Stored, limits: Limits) -> int:
@@ -105,6 +114,7 @@ class Retention:
         self._reader = reader
         self._queues = queues
         self._sizes: dict[int, int] = {}
+        self._is_keeper_said = False
 
     def floor_on_disk(self, lsn: int, floor_position: int, synced_lsn: int) -> int:
         """The oldest position that is needed even if a power cut takes all that it can take.
@@ -129,18 +139,23 @@ class Retention:
         """Messages stored before this may go; `retention_ms` 0 for none, whatever their age."""
         return self._believed.of(now_ms) - retention_ms if retention_ms else 0
 
-    def kept(self, now_ms: int, longer: Iterable[KeptLonger]) -> list[KeptQueue]:
+    def kept(self, now_ms: int, longer: Iterable[KeptLonger]) -> Iterator[KeptQueue]:
         """The queues of topics that keep their messages for longer."""
-        return [
-            (key_of(topic.topic_id, queue_id), self.before_ms(now_ms, topic.retention_ms))
-            for topic in longer
-            for queue_id in range(topic.queues)
-        ]
+        for topic in longer:
+            before_ms = self.before_ms(now_ms, topic.retention_ms)
+            for queue_id in range(topic.queues):
+                yield KeptQueue(topic.topic_id, queue_id, before_ms)
 
     def take(
-        self, active: Segment, limits: Limits, kept: Sequence[KeptQueue] = ()
+        self, active: Segment, limits: Limits, kept: Iterable[KeptQueue] = ()
     ) -> list[SegmentHeader]:
-        """Forget the segments that may go, and return them, oldest first."""
+        """Forget the segments that may go, and return them, oldest first.
+
+        Args:
+            active: The segment that takes frames.
+            limits: Of what is kept.
+            kept: Asked only if segments are too old.
+        """
         sealed = [
             Stored(number, last_ms, segment_of(oldest), self._size(number, limits))
             for number, last_ms, oldest in self._queues.sealed_bounds()
@@ -148,8 +163,8 @@ class Retention:
         oldest = min(self._queues.oldest_foreign_position, active.base)
         last = Stored(active.number, 0, segment_of(oldest), active.capacity)
         first_kept = first_to_keep(sealed, last, limits)
-        going = takewhile(lambda number: number < first_kept, (each.number for each in sealed))
-        young = next((number for number in going if self._is_young(number, kept)), None)
+        old = [each for each in sealed if each.last_ms < limits.before_ms]
+        young = self._first_young([each for each in old if each.number < first_kept], kept)
         if young is not None:
             first_kept = first_to_keep(sealed, last, limits._replace(young_number=young))
         gone = [header for header in self._reader.segments() if header.number < first_kept]
@@ -160,12 +175,35 @@ class Retention:
             self._queues.forget_before(first_kept)
         return gone
 
-    def _is_young(self, number: int, kept: Sequence[KeptQueue]) -> bool:
-        """Whether a segment has a message that its topic keeps still."""
-        try:
-            return any(self._queues.sealed_ms(number, key) >= before for key, before in kept)
-        except ReadFailed:
-            return True  # Nobody knows now.
+    def _first_young(self, going: list[Stored], kept: Iterable[KeptQueue]) -> int | None:
+        """The first segment with a message that its topic keeps still."""
+        # There may be thousands of topics, and mostly nothing is old.
+        queues = list(kept) if going else []
+        for segment in going:
+            try:
+                keeper = self._keeper_of(segment, queues)
+            except ReadFailed:
+                return segment.number  # Nobody knows now.
+            if keeper is not None:
+                self._say_keeper(segment.number, keeper)
+                return segment.number
+        return None
+
+    def _keeper_of(self, segment: Stored, queues: list[KeptQueue]) -> KeptQueue | None:
+        for queue in queues:
+            # Where no message is young enough no queue's is. Time 0 is that of no message.
+            if queue.before_ms <= segment.last_ms:
+                key = key_of(queue.topic_id, queue.queue_id)
+                if self._queues.sealed_ms(segment.number, key) >= max(1, queue.before_ms):
+                    return queue
+        return None
+
+    def _say_keeper(self, number: int, queue: KeptQueue) -> None:
+        """Once: whoever wonders where the disk's space is must find it."""
+        if not self._is_keeper_said:
+            self._is_keeper_said = True
+            what = "segments_kept_longer first=%d topic_id=%d queue_id=%d"
+            _log.info(what, number, queue.topic_id, queue.queue_id)
 
     def _size(self, number: int, limits: Limits) -> int:
         """Bytes of a sealed segment; asked of the disk once, and only where it matters."""

@@ -1,3 +1,5 @@
+import logging
+from collections.abc import Iterator
 from typing import NoReturn
 
 import pytest
@@ -112,6 +114,30 @@ def test_a_topic_that_keeps_its_messages_longer_does_not_where_they_are_too_many
     assert world.log.retain(10_000, longer=[KeptLonger(1, 2, 1 << 40)]) > 0
 
 
+def test_a_topic_that_keeps_its_messages_for_ever_keeps_no_segment_without_them() -> None:
+    world = old_world(AGED)
+    since_before_1970_ms = 1 << 48
+    assert world.log.retain(10_000, longer=[KeptLonger(2, 1, since_before_1970_ms)]) > 0
+
+
+def test_while_nothing_is_old_no_topic_is_asked() -> None:
+    def asked() -> Iterator[KeptLonger]:
+        raise AssertionError("it costs the loop a look at each topic")
+        yield
+
+    world = old_world(replace(AGED, retention_ms=1 << 40))
+    assert world.log.retain(10_000, longer=asked()) == 0
+
+
+def test_who_keeps_segments_that_are_old_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    world = old_world(AGED)
+    for _ in range(2):
+        world.log.retain(10_000, longer=[KeptLonger(1, 2, 1 << 40)])
+    said = [record.getMessage() for record in caplog.records if "kept_longer" in record.message]
+    assert said == ["segments_kept_longer first=1 topic_id=1 queue_id=0"]
+
+
 def test_an_index_that_cannot_be_read_now_keeps_its_segment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -121,8 +147,8 @@ def test_an_index_that_cannot_be_read_now_keeps_its_segment(
     world = old_world(AGED)
     with monkeypatch.context() as patch:
         patch.setattr(ConsumeQueues, "sealed_ms", refused)
-        assert world.log.retain(10_000, longer=[KeptLonger(1, 2, 20)]) == 0
-    assert world.log.retain(10_000, longer=[KeptLonger(1, 2, 20)]) > 0
+        assert world.log.retain(10_000, longer=[KeptLonger(2, 1, 9_000)]) == 0
+    assert world.log.retain(10_000, longer=[KeptLonger(2, 1, 9_000)]) > 0
 
 
 def test_a_restart_knows_offsets_that_retention_took() -> None:
