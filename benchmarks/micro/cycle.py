@@ -112,7 +112,7 @@ class _Call:
     def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
         raise AssertionError(f"ended with {status}: {message}")
 
-    def on_cancel(self, callback: Callable[[], None]) -> None:
+    def on_cancel(self, callback: Callable[[], None] | None) -> None:
         """Nobody goes away here."""
 
     def on_message(self, callback: Callable[[bytes | None], None]) -> None:

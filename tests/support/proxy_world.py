@@ -1,7 +1,10 @@
 """The proxy without a network: handlers, sessions and a real broker on a log in memory."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import contextlib
+import gc
+import weakref
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from google.protobuf.message import Message
@@ -89,7 +92,7 @@ class FakeCall:
             assert self.ended is None, "a call is answered once"
             self.ended = (status, message)
 
-    def on_cancel(self, callback: Callable[[], None]) -> None:
+    def on_cancel(self, callback: Callable[[], None] | None) -> None:
         self._on_cancel = callback
 
     def on_message(self, callback: Callable[[bytes | None], None]) -> None:
@@ -98,8 +101,9 @@ class FakeCall:
     def cancel(self) -> None:
         """The client goes away."""
         self.is_gone = True
-        if self.ended is None and self._on_cancel is not None:
-            self._on_cancel()
+        callback, self._on_cancel = self._on_cancel, None
+        if self.ended is None and callback is not None:
+            callback()
 
     def say(self, command: Message | None) -> None:
         """The client sends a message of its stream; None closes its half."""
@@ -236,6 +240,22 @@ class ProxyWorld:
         await self.world.later(duration_ms)
         self.sessions.tick()
         await self.world.settle()
+
+
+@contextlib.contextmanager
+def no_collector() -> Iterator[None]:
+    """What is let go is let go with its last reference, or not at all."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def seen_to_go(call: FakeCall) -> "weakref.ref[FakeCall]":
+    """A call that has ended, without holding it."""
+    assert call.is_gone or call.ended is not None
+    return weakref.ref(call)
 
 
 def run(scenario: Scenario, **overrides: str) -> None:

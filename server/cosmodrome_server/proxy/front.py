@@ -85,8 +85,8 @@ class Call(Protocol):
     def finish(self, status: GrpcStatus = GrpcStatus.OK, message: str = "") -> None:
         """End the call without another message."""
 
-    def on_cancel(self, callback: Callable[[], None]) -> None:
-        """Say what to do when the client goes away before the answer is written.
+    def on_cancel(self, callback: Callable[[], None] | None) -> None:
+        """Say what to do when the client goes away before the answer is written; None: nothing.
 
         A later callback replaces an earlier one.
         """

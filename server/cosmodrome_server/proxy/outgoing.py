@@ -25,7 +25,7 @@ class Outgoing:
         group: str,
         deliveries: Sequence[Delivery],
     ) -> None:
-        self._call = call
+        self._call: Call | None = call
         self._messages = messages
         self._broker = broker
         self._group = group
@@ -35,10 +35,15 @@ class Outgoing:
 
     def write(self) -> None:
         """Answer the call, unless the messages went back already."""
-        if not self._returned:
-            self._call.reply_stream(self._messages)
+        # The call has us, to hear of its end: what it carries, MiB perhaps, goes with it only if
+        # we do not have it, too.
+        call, self._call = self._call, None
+        messages, self._messages = self._messages, ()
+        if call is not None and not self._returned:
+            call.reply_stream(messages)
 
     def _give_back(self) -> None:
+        self._call, self._messages = None, ()
         if not self._returned:
             self._returned = True
             self._broker.return_undelivered(

@@ -76,6 +76,7 @@ def _answer(context: Context, call: Call, pulled: Pulled) -> None:
 
 def _wait(context: Context, call: Call, query: PullQuery, wait_ms: int) -> None:
     def on_ready(pulled: Pulled) -> None:
+        call.on_cancel(None)
         if pulled.messages:
             _answer(context, call, pulled)
         else:

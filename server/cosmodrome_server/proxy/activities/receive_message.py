@@ -129,6 +129,7 @@ def _wait(context: Context, call: Call, query: ReceiveQuery, wait_ms: int) -> No
         if deliveries:
             _answer(context, call, query.group, deliveries)
         else:
+            call.on_cancel(None)
             call.reply_stream([_EMPTY, _now(context)])
             context.answered(_RPC, pb.MESSAGE_NOT_FOUND)
 

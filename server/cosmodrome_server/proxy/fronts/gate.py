@@ -301,7 +301,7 @@ class _GateCall:
         """Send one message; False when gone, ended, or the client is too slow."""
         return not self.is_answered and self._front.send(self.headers, message)
 
-    def on_cancel(self, callback: Callable[[], None]) -> None:
+    def on_cancel(self, callback: Callable[[], None] | None) -> None:
         """The last callback given is called when the client goes away without its answer."""
         self._on_cancel = callback
         if not self.is_answered:
@@ -324,9 +324,10 @@ class _GateCall:
     def gone(self) -> None:
         """The client went away."""
         self.is_answered = True
-        if self._on_cancel is not None:
+        callback, self._on_cancel = self._on_cancel, None
+        if callback is not None:
             try:
-                self._on_cancel()
+                callback()
             except Exception:
                 _log.exception("what to do for a client that went away failed")
 

@@ -352,7 +352,7 @@ class _GrpcioCall:
         self.status, self.details = status, message
         self._answer(())
 
-    def on_cancel(self, callback: Callable[[], None]) -> None:
+    def on_cancel(self, callback: Callable[[], None] | None) -> None:
         """The last callback given is called when the client goes away unanswered."""
         self._on_cancel = callback
 
@@ -375,8 +375,9 @@ class _GrpcioCall:
         """The client went away."""
         if not self._is_gone:
             self._is_gone = True
-            if self._on_cancel is not None:
-                self._on_cancel()
+            callback, self._on_cancel = self._on_cancel, None
+            if callback is not None:
+                callback()
 
 
 class _GrpcioStream(_GrpcioCall):

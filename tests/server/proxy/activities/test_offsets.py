@@ -8,7 +8,14 @@ from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
 from cosmodrome_server.proxy.convert import to_duration, to_timestamp
 from tests.support.broker_world import START_MS
-from tests.support.proxy_world import ProxyWorld, message, resource, run
+from tests.support.proxy_world import (
+    ProxyWorld,
+    message,
+    no_collector,
+    resource,
+    run,
+    seen_to_go,
+)
 
 
 def queue(topic: str = "normal", queue_id: int = 0) -> pb.MessageQueue:
@@ -100,6 +107,24 @@ def test_a_pull_that_cannot_be_is_a_status_alone(changes: dict[str, Any], code: 
         assert [one.status.code for one in answers] == [code]
 
     run(scenario)
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_what_a_pull_carried_is_let_go_with_its_call(is_served: bool) -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        where = queue(queue_id=await fill(world, 1))
+        call = world.begin("PullMessage", pull_request(1, message_queue=where))
+        for _ in range(2 if is_served else 0):
+            await world.send(message())
+        await world.world.settle()
+        await world.later(5_000)
+        assert len(call.messages) == (3 if is_served else 2)
+        kept = seen_to_go(call)
+        del call
+        assert kept() is None
+
+    with no_collector():
+        run(scenario)
 
 
 def test_a_pull_at_the_end_waits_and_is_served_or_says_where_to_go_on() -> None:

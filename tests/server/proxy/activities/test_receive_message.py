@@ -12,8 +12,10 @@ from tests.support.proxy_world import (
     consumer_settings,
     handle_of,
     message,
+    no_collector,
     receive_request,
     run,
+    seen_to_go,
 )
 
 
@@ -204,3 +206,26 @@ def test_a_silent_client_that_renews_is_given_up_after_the_expiry() -> None:
         assert [one.system_properties.delivery_attempt for one in received] == [2]
 
     run(scenario)
+
+
+@pytest.mark.parametrize("end", ["at once", "when some come", "with nothing", "given up"])
+def test_what_a_receive_carried_is_let_go_with_its_call(end: str) -> None:
+    """Many MiB each: the collector of cycles comes only after thousands."""
+
+    async def scenario(world: ProxyWorld) -> None:
+        if end == "at once":
+            await world.send(message())
+        call = world.begin("ReceiveMessage", receive_request())
+        if end == "when some come":
+            await world.send(message())
+        elif end == "with nothing":
+            await world.later(5_000)
+        elif end == "given up":
+            call.cancel()
+        await world.world.settle()
+        kept = seen_to_go(call)
+        del call
+        assert kept() is None
+
+    with no_collector():
+        run(scenario)
