@@ -34,11 +34,14 @@ class ReceiveVerbs(SettleVerbs):
         self._check_readable(group, topic, query)
         lease_ms = self._advance()
         consumption = self._begun(group, topic)
+        is_fifo = group.group.is_fifo
+        attempt_id = query.attempt_id if is_fifo else ""
         room = min(query.max_messages, self._inflight_max(group) - consumption.inflight)
         if room <= 0:
             self._capped.add(consumption.pair)
-            return []
-        is_fifo = group.group.is_fifo
+            if not attempt_id:
+                return []
+            room = 0  # What a repeated receive gets is in flight already.
         client_id = query.client_id if query.auto_renew else ""
         if client_id:
             self._live_clients.add(client_id)
@@ -49,7 +52,7 @@ class ReceiveVerbs(SettleVerbs):
             query.invisible_ms,
             group.group.max_attempts,
             client_id,
-            query.attempt_id if is_fifo else "",
+            attempt_id,
         )
         matcher = self._shard.matchers.of(query.filter)
         if is_fifo:

@@ -2,8 +2,10 @@
 
 import pytest
 
+from cosmodrome_server.broker.receive_verbs import INFLIGHT_ATTRIBUTE
 from cosmodrome_server.errors import InvalidReceiptHandle
 from cosmodrome_server.model.filter import Filter
+from cosmodrome_server.model.group import Group
 from cosmodrome_server.model.message import Delivery
 from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
 from cosmodrome_server.model.topic import Topic, TopicType
@@ -89,6 +91,18 @@ def test_a_receive_can_be_repeated_although_others_came_in_between(run: Run) -> 
         rest = world.receive("steps", "ledger", 2, attempt_id="try-1")
         assert bodies(rest) == [b"A2"]
         assert bodies(world.receive("steps", "ledger", attempt_id="try-2")) == [b"B1"]
+
+    run(scenario)
+
+
+def test_a_receive_can_be_repeated_although_its_group_may_have_no_more_in_flight(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        full = Group("ledger", is_fifo=True, attributes={INFLIGHT_ATTRIBUTE: "1"})
+        world.broker.create_group(full)
+        await send_steps(world, "A1", "B1")
+        for _ in range(2):
+            assert bodies(world.receive("steps", "ledger", attempt_id="try-1")) == [b"A1"]
+        assert world.receive("steps", "ledger", attempt_id="try-2") == []
 
     run(scenario)
 
