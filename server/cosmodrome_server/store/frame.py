@@ -31,8 +31,6 @@ MAGIC_BYTES = MAGIC.to_bytes(4, "little")
 HEADER_BYTES = 48
 # Where a header says of which segment it is.
 SEGMENT_AT = 40
-# Far above what can be staged (store.staged_mib) and what a snapshot takes.
-PAYLOAD_BYTES_MAX = 1 << 30
 
 _HEADER = Struct("<IIIIQQQII")
 _COVERED = Struct("<IIQQQII")
@@ -78,7 +76,10 @@ def encode_header(seed: int, header: FrameHeader, payload: Iterable[bytes]) -> b
 
 
 def decode_header(data: bytes, position: int = 0) -> FrameHeader:
-    """Read the header at byte `position`; nothing is verified but its bounds.
+    """Read the header at byte `position`; nothing is verified, nor is any length too long.
+
+    What was written must be read again, however much store.staged_mib let into one frame, or
+    the state at the start of a segment takes; the end of the file bounds a damaged length.
 
     Raises:
         TornFrame: `data` ends before the header does.
@@ -89,8 +90,6 @@ def decode_header(data: bytes, position: int = 0) -> FrameHeader:
     magic, length, crc, *rest = _HEADER.unpack_from(data, position)
     if magic != MAGIC:
         raise CorruptFrame(f"no frame at {position}")
-    if length > PAYLOAD_BYTES_MAX:
-        raise CorruptFrame(f"frame length {length} is out of bounds")
     return FrameHeader(length, crc, *rest)
 
 

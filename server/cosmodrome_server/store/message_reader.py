@@ -14,7 +14,6 @@ from cosmodrome_server.errors import CorruptFrame, MessageNotFound
 from cosmodrome_server.model.log import MessageRecord, MessageState
 from cosmodrome_server.store import segment
 from cosmodrome_server.store.files import File, Files
-from cosmodrome_server.store.frame import PAYLOAD_BYTES_MAX
 from cosmodrome_server.store.patience import Patience
 from cosmodrome_server.store.record import STATE_HEAD_BYTES, decode_message, length_of
 from cosmodrome_server.store.segment import OFFSET_BITS, OFFSET_MASK, SegmentHeader
@@ -75,9 +74,9 @@ class MessageReader:
         try:
             file = self._open.get(number) or self.file(number)
             data, length = self._bytes_of(file, start)
-            if length > PAYLOAD_BYTES_MAX:
-                raise CorruptFrame(f"message length {length} at log position {position}")
             if length > len(data):
+                if start + length > file.size():
+                    raise CorruptFrame(f"message length {length} at log position {position}")
                 data += file.read(start + len(data), length - len(data))
         except OSError as error:
             raise self._patience.refused(position, f"log position {position}", error) from error

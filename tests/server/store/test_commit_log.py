@@ -143,6 +143,27 @@ def test_messages_written_long_ago_are_no_longer_held_in_memory() -> None:
     assert 0 < len(held) < 15
 
 
+def test_a_length_that_is_damaged_is_no_reason_to_ask_for_gigabytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.send(0, b"x")
+    world.commit()
+    after = world.killed()
+    position = after.log.position(1, 0, 0)
+    file = after.log._reader.file(position >> 32)
+    file.write(position & segment.OFFSET_MASK, [b"\xff\xff\xff\x3f"])
+    read = file.read
+
+    def bounded(at: int, length: int) -> bytes:
+        assert length <= file.size()
+        return read(at, length)
+
+    monkeypatch.setattr(file, "read", bounded)
+    with pytest.raises(CorruptFrame, match="length"):
+        after.log.read_position(position)
+
+
 def test_a_position_that_is_no_message_is_refused() -> None:
     world = World()
     world.send(0, b"x")
