@@ -99,10 +99,10 @@ def _make_and_exit(writer: int) -> None:
 def make() -> Pems:
     """A new certificate for this machine's own names, and its key, as PEM texts."""
     try:
-        import cosmodrome_gate as gate  # noqa: PLC0415 - it may not be installed
+        from cosmodrome_gate import self_signed  # noqa: PLC0415 - it may not be installed
     except ImportError:
         return _make_without_gate()
-    return gate.self_signed(_COMMON_NAME, _NAMES, days=DEVELOPMENT_DAYS)
+    return self_signed(_COMMON_NAME, _NAMES, days=DEVELOPMENT_DAYS)
 
 
 def _make_without_gate() -> Pems:

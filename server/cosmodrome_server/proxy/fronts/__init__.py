@@ -1,6 +1,5 @@
 """What carries calls: HTTP/2 and TLS, by the native gate or by grpcio."""
 
-from importlib import import_module
 from typing import Literal
 
 from cosmodrome_server.config import Config, ConfigError
@@ -16,8 +15,9 @@ def chosen(config: Config) -> Literal["gate", "grpcio"]:
     if wanted == "grpcio":
         return "grpcio"
     try:
-        import_module("cosmodrome_gate")
-    except ImportError as error:  # not installed, or built for another Python or machine
+        # What older ones do not have.
+        from cosmodrome_gate import check_certificate, self_signed  # noqa: F401, PLC0415
+    except ImportError as error:  # not installed, old, or built for another Python or machine
         if wanted == "gate":
             raise ConfigError(
                 f"server.front is gate, but it cannot be imported ({error}): make gate"

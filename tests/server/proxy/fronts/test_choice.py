@@ -15,18 +15,20 @@ from tests.support.fronts import FRONTS
 NOTE = "the native gate cannot be imported"
 
 
-@pytest.fixture(params=["missing", "broken"])
+@pytest.fixture(params=["missing", "broken", "old"])
 def without_gate(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> str:
-    """A Python without the gate, or with one that was built for another."""
+    """A Python without the gate, or with one that was built for another, or long ago."""
     if request.param == "missing":
         monkeypatch.setitem(sys.modules, "cosmodrome_gate", None)
         return "cosmodrome_gate"
     monkeypatch.delitem(sys.modules, "cosmodrome_gate", raising=False)
-    (tmp_path / "cosmodrome_gate.py").write_text('raise ImportError("undefined symbol: PyFoo")')
+    is_old = request.param == "old"
+    text = "class Server: ..." if is_old else 'raise ImportError("undefined symbol: PyFoo")'
+    (tmp_path / "cosmodrome_gate.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    return "undefined symbol"
+    return "cannot import name" if is_old else "undefined symbol"
 
 
 def chosen(front: str) -> str:
