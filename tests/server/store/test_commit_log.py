@@ -7,6 +7,7 @@ import pytest
 from cosmodrome_server.errors import CorruptFrame, MessageNotFound, OverloadedError, StoreFull
 from cosmodrome_server.store import segment
 from cosmodrome_server.store.check import check_log
+from cosmodrome_server.store.files import File
 from cosmodrome_server.store.platform import LogOptions
 from cosmodrome_server.store.recent import RecentMessages
 from cosmodrome_server.store.space import Space
@@ -153,13 +154,13 @@ def test_a_length_that_is_damaged_is_no_reason_to_ask_for_gigabytes(
     position = after.log.position(1, 0, 0)
     file = after.log._reader.file(position >> 32)
     file.write(position & segment.OFFSET_MASK, [b"\xff\xff\xff\x3f"])
-    read = file.read
+    read = type(file).read
 
-    def bounded(at: int, length: int) -> bytes:
-        assert length <= file.size()
-        return read(at, length)
+    def bounded(of: File, at: int, length: int) -> bytes:
+        assert length <= of.size()
+        return read(of, at, length)
 
-    monkeypatch.setattr(file, "read", bounded)
+    monkeypatch.setattr(type(file), "read", bounded)
     with pytest.raises(CorruptFrame, match="length"):
         after.log.read_position(position)
 
