@@ -42,30 +42,44 @@ class Changes(msgspec.Struct):
     def add(self, later: "Changes") -> None:
         """Add what changed after this."""
         assert later.mark is not None
-        if self.mark is not None and self.mark.position >> 32 != later.mark.position >> 32:
-            # That segment is sealed now: its entries are in its index.
-            self.entries = [_Ends(part) for part in self.entries]
         if self.mark is None:
             self.rows = later.rows
         else:
             self.rows.extend(later.rows)
             self.rows.thin()
+            self._pack(is_sealed=self.mark.position >> 32 != later.mark.position >> 32)
         self.mark = later.mark
         self.entries += later.entries
 
+    def _pack(self, *, is_sealed: bool) -> None:
+        """It was not saved, and may have to be kept for long."""
+        if is_sealed:
+            # The entries of a sealed segment are in its index.
+            ends = {new.key: new.next_offset for part in self.entries for new in part}
+            self.entries = [_Packed(NewEntries(key, end, end, b"") for key, end in ends.items())]
+            return
+        packed: list[Iterable[NewEntries]] = [
+            part for part in self.entries if isinstance(part, _Packed)
+        ]
+        new = chain.from_iterable(self.entries[len(packed) :])
+        self.entries = [*packed, _Packed(new)]
 
-class _Ends:
-    """Where queues end, without their entries."""
 
-    def __init__(self, part: Iterable[NewEntries]) -> None:
-        self._last = array("Q")
-        ends = {entry.key: entry.next_offset for entry in part}
-        self._last.extend(chain.from_iterable(ends.items()))
+class _Packed:
+    """New entries without what else was copied with them, in two pieces of memory."""
+
+    def __init__(self, new: Iterable[NewEntries]) -> None:
+        self._heads = array("Q")
+        self._entries = bytearray()
+        for key, next_offset, base, entries in new:
+            self._heads.extend((key, next_offset, base, len(entries)))
+            self._entries += entries
 
     def __iter__(self) -> Iterator[NewEntries]:
-        words = iter(self._last)
-        for key, end in zip(words, words, strict=True):
-            yield NewEntries(key, end, end, b"")
+        words, at = iter(self._heads), 0
+        for key, next_offset, base, length in zip(words, words, words, words, strict=True):
+            yield NewEntries(key, next_offset, base, bytes(self._entries[at : at + length]))
+            at += length
 
 
 class Background:
