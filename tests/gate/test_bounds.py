@@ -171,6 +171,19 @@ def test_a_slow_upload_that_goes_on_is_taken() -> None:
         assert client.wait(stream).messages == [bytes(300_000)]
 
 
+def test_a_stream_may_be_silent_between_messages_and_not_within_one() -> None:
+    with World(limits={"message_ms": 200}) as world, world.client() as client:
+        stream = client.start(BIDI)
+        for text in (b"hello", b"again", b"at last"):
+            client.send(stream, framed(text))
+            while framed(text) not in client.answers[stream].data:
+                client.receive()
+            time.sleep(0.7)
+        client.send(stream, framed(b"the beginning of it")[:-4])
+        answer = client.wait(stream)
+        assert (answer.messages, answer.status) == ([b"hello", b"again", b"at last"], 4)
+
+
 def test_a_reply_nobody_reads_is_given_up_though_its_connection_lives() -> None:
     with World(limits={"stall_ms": 300}) as world:
         with world.client(window=1_000, reads=False) as client:
