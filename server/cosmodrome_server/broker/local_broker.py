@@ -9,7 +9,7 @@ them are called on the loop's thread.
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -111,11 +111,18 @@ class LocalBroker(LiteVerbs):
         super()._do_later()
 
     def _retain(self) -> None:
-        longer = (
-            KeptLonger(topic_id, state.topic.queues, state.topic.retention_ms)
-            for topic_id, state in self._shard.catalogue.retaining.items()
-        )
-        self._log.retain(self._now(), self.oldest_needed_position(), longer)
+        self._log.retain(self._now(), self.oldest_needed_position(), self._kept_longer())
+
+    def _kept_longer(self) -> Iterator[KeptLonger]:
+        """Lite topics are kept as their parents are, whatever those said when they were created."""
+        retaining, parents = self._shard.catalogue.retaining, self._parents
+        for topic_id, state in retaining.items():
+            if topic_id not in parents:
+                yield KeptLonger(topic_id, state.topic.queues, state.topic.retention_ms)
+        for lite_id, parent_id in parents.items():
+            parent = retaining.get(parent_id)
+            if parent is not None:
+                yield KeptLonger(lite_id, 1, parent.topic.retention_ms)
 
     def _next_deadline_ms(self) -> int:
         return min(super()._next_deadline_ms(), self._retain_ms)

@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec.structs import replace
 
+from cosmodrome_server.core.lite_subscription import lite_topic_name
 from cosmodrome_server.errors import MessageNotFound
+from cosmodrome_server.model.message import MessageType
 from cosmodrome_server.model.queries import QueueBounds
-from cosmodrome_server.model.topic import Topic
+from cosmodrome_server.model.topic import Topic, TopicType
 from cosmodrome_server.store.platform import LogOptions
 from tests.support.broker_world import bodies, new_message
 from tests.support.disk_world import DIRECTORY, NEVER_SYNCED, SYNCED, DiskWorld
@@ -151,6 +153,25 @@ def test_a_topic_keeps_its_messages_for_as_long_as_it_was_told() -> None:
         world.broker.create_topic(replace(week, retention_ms=0))
         await world.later(10_000)
         assert world.broker.bounds("week", 0) == QueueBounds(1, 1)
+
+    run(scenario, replace(SYNCED, retention_ms=72 * HOUR_MS))
+
+
+def test_lite_topics_keep_their_messages_for_as_long_as_their_parent_was_told_last() -> None:
+    async def scenario(world: DiskWorld) -> None:
+        parent = Topic("agents", TopicType.LITE, queues=1)
+        names = [lite_topic_name("agents", each) for each in "ab"]
+        world.broker.create_topic(parent)
+        kept = replace(new_message(b"kept", message_type=MessageType.LITE), lite_topic="a")
+        world.broker.send("agents", [kept])
+        world.broker.create_topic(replace(parent, retention_ms=168 * HOUR_MS))
+        world.broker.send("agents", [replace(kept, lite_topic="b")])
+        await fill(world, 40)
+        await world.later(10_000, 100 * HOUR_MS, 31 * 60_000, 10_000)
+        assert [world.broker.bounds(name, 0) for name in names] == 2 * [QueueBounds(0, 1)]
+        world.broker.create_topic(parent)
+        await world.later(10_000)
+        assert [world.broker.bounds(name, 0) for name in names] == 2 * [QueueBounds(1, 1)]
 
     run(scenario, replace(SYNCED, retention_ms=72 * HOUR_MS))
 
