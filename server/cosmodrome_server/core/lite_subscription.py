@@ -14,7 +14,9 @@ the group asks for it with `lite.sub.reset.offset.unsubscribe` or `.exclusive`.
 Source: protocol.md 1.17 and 7.13.
 """
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import TypeVar
 
 import msgspec
 
@@ -25,6 +27,7 @@ from cosmodrome_server.model.topic import LITE_PREFIX
 
 SILENCE_MS = 180_000
 _SEPARATOR = "$"
+_Key = TypeVar("_Key")
 
 
 def lite_topic_name(parent: str, lite_topic: str) -> str:
@@ -108,6 +111,10 @@ class LiteSubscriptions:
         self._count = 0
         self._of: dict[tuple[str, str], LiteSubscription] = {}
         self._owners: dict[tuple[str, str], str] = {}
+        # How many clients a group has, and how many of them read a lite topic: who sends the
+        # first message to one must not look through all clients.
+        self._clients: Counter[str] = Counter()
+        self._readers: Counter[tuple[str, str]] = Counter()
 
     def __len__(self) -> int:
         return self._count
@@ -118,10 +125,7 @@ class LiteSubscriptions:
 
     def groups_of(self, lite_topic: str) -> dict[str, bool]:
         """Every group with a client; whether one of them reads a lite topic by its name."""
-        found: dict[str, bool] = {}
-        for (group, _), held in self._of.items():
-            found[group] = lite_topic in held.names or found.get(group, False)
-        return found
+        return {group: (group, lite_topic) in self._readers for group in self._clients}
 
     def change(self, change: LiteChange, rules: LiteRules, now_ms: int) -> LiteOutcome:
         """Carry out what a client says; what is older than what it said before is ignored.
@@ -145,7 +149,9 @@ class LiteSubscriptions:
         held = known or LiteSubscription()
         outcome, removed = self._plan(held, change)
         self._check_quota(change, rules, len(held.names) + len(outcome.added) - len(removed))
-        self._of[key] = held
+        if known is None:
+            self._of[key] = held
+            self._clients[change.group] += 1
         held.version, held.heard_ms = max(held.version, change.version), now_ms
         if change.action is LiteAction.PARTIAL_ADD:
             held.evicted.difference_update(change.lite_topics)
@@ -197,13 +203,16 @@ class LiteSubscriptions:
                     outcome.restarted.append(name)
             self._owners[group, name] = client_id
         self._of[key].names[name] = None
+        self._readers[group, name] += 1
         self._count += 1
 
     def _remove(self, key: tuple[str, str], name: str) -> None:
+        group, client_id = key
         del self._of[key].names[name]
+        _take_one(self._readers, (group, name))
         self._count -= 1
-        if self._owners.get((key[0], name)) == key[1]:
-            del self._owners[key[0], name]
+        if self._owners.get((group, name)) == client_id:
+            del self._owners[group, name]
 
     def _drop(self, key: tuple[str, str]) -> None:
         held = self._of.get(key)
@@ -211,6 +220,7 @@ class LiteSubscriptions:
             for name in list(held.names):
                 self._remove(key, name)
             del self._of[key]
+            _take_one(self._clients, key[0])
 
     def drop_client(self, client_id: str) -> None:
         """A client is gone."""
@@ -226,3 +236,9 @@ class LiteSubscriptions:
         for key, held in self._of.items():
             if held.heard_ms + SILENCE_MS <= now_ms:
                 yield key
+
+
+def _take_one(counts: "Counter[_Key]", key: _Key) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]

@@ -94,6 +94,20 @@ def test_a_group_that_reads_everything_takes_no_partial_change() -> None:
     assert subscriptions.of("group", "a") is not None
 
 
+def test_a_group_reads_a_lite_topic_until_its_last_client_does_no_more() -> None:
+    subscriptions = LiteSubscriptions(100)
+    for client in "ab":
+        subscriptions.change(change(client, LiteAction.PARTIAL_ADD, "x", "y"), SHARED, 0)
+    subscriptions.change(change("a", LiteAction.PARTIAL_REMOVE, "x"), SHARED, 0)
+    assert subscriptions.groups_of("x") == {"group": True}
+    subscriptions.change(change("b", LiteAction.COMPLETE_ADD, "y"), SHARED, 0)
+    assert subscriptions.groups_of("x") == {"group": False}
+    subscriptions.drop_client("a")
+    assert subscriptions.groups_of("y") == {"group": True}
+    subscriptions.change(change("b", LiteAction.COMPLETE_REMOVE), SHARED, 0)
+    assert subscriptions.groups_of("y") == {}
+
+
 def test_names_inside_lead_back_to_the_parent() -> None:
     assert parent_of(lite_topic_name("chat", "room-1")) == "chat"
     assert parent_of("orders") == "orders"
@@ -187,6 +201,9 @@ class ExclusiveMachine(RuleBasedStateMachine):
         for client in "abc":
             mine = {name for name, owner in self.owners.items() if owner == client}
             assert set(names_of(self.real, client)) == mine
+        for name in "vwxyz":
+            readers = {"group": name in self.owners} if self.heard else {}
+            assert self.real.groups_of(name) == readers
 
 
 ExclusiveMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
