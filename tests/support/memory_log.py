@@ -21,7 +21,6 @@ from cosmodrome_server.model.log import (
 )
 
 Row = tuple[bytes, bytes]
-_HOLE = (0, 0, 0)
 
 
 class MemoryLog:
@@ -108,7 +107,8 @@ class MemoryLog:
         """See `Log`."""
         entries = self._queues.setdefault((topic_id, queue_id), [])
         if self._is_replaying:
-            entries.extend([_HOLE] * (queue_offset - len(entries)))
+            # As in the real one: lost offsets are as old as what follows.
+            entries.extend([(0, 0, entry[2])] * (queue_offset - len(entries)))
         assert queue_offset == len(entries), f"{queue_offset=}, the queue ends at {len(entries)}"
         entries.append(entry)
 
@@ -289,7 +289,7 @@ class MemoryLog:
 
     def timestamp(self, topic_id: int, queue_id: int, queue_offset: int) -> int:
         """See `Log`."""
-        return self._entry(topic_id, queue_id, queue_offset)[2]
+        return self._place(topic_id, queue_id, queue_offset)[2]
 
     def offset_at(self, topic_id: int, queue_id: int, timestamp_ms: int) -> int:
         """See `Log`."""
@@ -336,13 +336,16 @@ class MemoryLog:
         return self._entry(topic_id, queue_id, queue_offset)[0]
 
     def _entry(self, topic_id: int, queue_id: int, queue_offset: int) -> tuple[int, int, int]:
+        entry = self._place(topic_id, queue_id, queue_offset)
+        if not entry[0]:
+            raise CorruptFrame(f"offset {queue_offset} of queue {queue_id} was lost")
+        return entry
+
+    def _place(self, topic_id: int, queue_id: int, queue_offset: int) -> tuple[int, int, int]:
         entries = self._queues.get((topic_id, queue_id), [])
         if not self.min_offset(topic_id, queue_id) <= queue_offset < len(entries):
             raise MessageNotFound(f"no message at offset {queue_offset} of queue {queue_id}")
-        entry = entries[queue_offset]
-        if entry == _HOLE:
-            raise MessageNotFound(f"offset {queue_offset} of queue {queue_id} was lost")
-        return entry
+        return entries[queue_offset]
 
     def _check_alive(self) -> None:
         if self._failure is not None:

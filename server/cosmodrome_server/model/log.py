@@ -209,7 +209,14 @@ class QueueReader(Protocol):
         """The tag hashes of [start, end), which must lie inside the queue."""
 
     def timestamp(self, topic_id: int, queue_id: int, queue_offset: int) -> int:
-        """The store timestamp of one message, in milliseconds."""
+        """The store timestamp of one message, in milliseconds.
+
+        Of an offset that was lost to corruption, that of the next message.
+
+        Raises:
+            MessageNotFound: Retention took it, or it is not stored yet.
+            ReadFailed: The disk refuses the index now.
+        """
 
     def offset_at(self, topic_id: int, queue_id: int, timestamp_ms: int) -> int:
         """The first offset stored at or after a time; the next offset if all are older."""

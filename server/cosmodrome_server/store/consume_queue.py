@@ -261,11 +261,7 @@ class ConsumeQueues:
         else:
             run = self._run_of(topic_id << 32 | queue_id, queue_offset)
             if run is None:
-                stored = (self.min_offset(topic_id, queue_id), self.max_offset(topic_id, queue_id))
-                raise MessageNotFound(
-                    f"offset {queue_offset} of queue {queue_id} of topic {topic_id} is not stored: "
-                    f"[{stored[0]}, {stored[1]}) is"
-                )
+                raise self._not_stored(topic_id, queue_id, queue_offset)
             at = run.start + WORDS * (queue_offset - run.base)
             # A map's words read like an array's.
             words = cast("array[int]", run.words)
@@ -276,6 +272,13 @@ class ConsumeQueues:
                 f"corruption; cosmodrome store check says more"
             )
         return position, words[at + 1], words[at + 2]
+
+    def _not_stored(self, topic_id: int, queue_id: int, queue_offset: int) -> MessageNotFound:
+        stored = (self.min_offset(topic_id, queue_id), self.max_offset(topic_id, queue_id))
+        return MessageNotFound(
+            f"offset {queue_offset} of queue {queue_id} of topic {topic_id} is not stored: "
+            f"[{stored[0]}, {stored[1]}) is"
+        )
 
     def entries(
         self, topic_id: int, queue_id: int, start: int, end: int
@@ -301,7 +304,10 @@ class ConsumeQueues:
 
     def timestamp(self, topic_id: int, queue_id: int, queue_offset: int) -> int:
         """See `model.log.QueueReader.timestamp`."""
-        return self.entry(topic_id, queue_id, queue_offset)[2]
+        run = self._run_of(topic_id << 32 | queue_id, queue_offset)
+        if run is None:
+            raise self._not_stored(topic_id, queue_id, queue_offset)
+        return run.time(queue_offset)
 
     def tag_hashes(self, topic_id: int, queue_id: int, start: int, end: int) -> Sequence[int]:
         """See `model.log.QueueReader.tag_hashes`."""

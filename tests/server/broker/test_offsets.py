@@ -14,6 +14,7 @@ from cosmodrome_server.model.log import MessageRecord
 from cosmodrome_server.model.queries import Pulled, PullQuery, PullWaiter, QueueBounds
 from cosmodrome_server.model.topic import Topic
 from tests.support.broker_world import START_MS, Run, World, bodies, new_message
+from tests.support.memory_log import MemoryLog
 
 
 async def send_line(world: World, count: int) -> None:
@@ -233,6 +234,25 @@ def test_accumulation_counts_what_waits_and_what_is_in_flight(run: Run) -> None:
         assert (behind.ready, behind.inflight) == (3, 1)
         assert behind.oldest_unconsumed_ms == START_MS + 10
         assert behind.oldest_ready_ms == START_MS + 20
+
+    run(scenario)
+
+
+def test_a_group_begins_on_a_queue_whose_first_message_was_lost_to_corruption(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.broker.create_topic(Topic("line", queues=1))
+        await world.settle()
+        await send_line(world, 3)
+        world.broker.abandon()
+        frames = [
+            [] if any(each.message and each.message.body == b"0" for each in frame) else frame
+            for frame in world.log.frames
+        ]
+        assert frames.count([]) == 1
+        world.start(MemoryLog(frames))
+        behind = world.broker.accumulation("billing", "line")
+        assert (behind.ready, behind.oldest_unconsumed_ms) == (3, START_MS + 10)
+        assert bodies(world.receive("line", "billing")) == [b"1", b"2"]
 
     run(scenario)
 

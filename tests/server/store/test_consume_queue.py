@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cosmodrome_server.errors import CorruptFrame
+from cosmodrome_server.errors import CorruptFrame, MessageNotFound
 from cosmodrome_server.store import sealed_index
 from cosmodrome_server.store.consume_queue import ConsumeQueues, key_of
 from cosmodrome_server.store.queue_columns import ENTRIES_MAX
@@ -220,6 +220,10 @@ def test_offsets_lost_to_corruption_are_holes() -> None:
             queues.entry(1, 0, offset)
     assert list(queues.tag_hashes(1, 0, 0, 4)) == [1, 0, 0, 2]
     assert queues.offset_at(1, 0, 15) == 1
+    assert [queues.timestamp(1, 0, offset) for offset in range(4)] == [10, 20, 20, 20]
+    for offset in (-1, 4):
+        with pytest.raises(MessageNotFound):
+            queues.timestamp(1, 0, offset)
 
 
 def test_once_started_a_gap_is_a_bug() -> None:
