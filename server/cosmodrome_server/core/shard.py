@@ -242,7 +242,9 @@ class Shard:
         elif (decode := _DECODERS.get(kind)) is not None:
             self.consumptions.apply(decode(payload))
         elif kind is RecordKind.END_TRANSACTION:
-            self.apply_other(EndTransaction.decode(payload))
+            ended = EndTransaction.decode(payload)
+            self.catalogue.mend_queues(ended.topic_id, ended.queue_id)
+            self.apply_other(ended)
         elif kind in _TOUCHES:
             self.apply_other(TransactionTouch.decode(kind, payload))
         elif kind is RecordKind.TIMER_FIRE:

@@ -165,6 +165,8 @@ async def queues_added() -> list[list[Replayed]]:
     broker.create_topic(Topic("orders", TopicType.MIXED, queues=1))
     await world.settle()
     broker.create_topic(Topic("orders", TopicType.MIXED, queues=4))
+    half = new_message(b"half", message_type=MessageType.TRANSACTION)
+    broker.send("orders", [half], queue_id=3)
     await world.settle()
     broker.send("orders", [new_message(b"a"), new_message(b"b")], queue_id=1)
     await world.settle()
@@ -172,18 +174,25 @@ async def queues_added() -> list[list[Replayed]]:
     delayed.delivery_timestamp_ms = world.clocks.now_ms() + 5_000
     broker.send("orders", [delayed], queue_id=2)
     await world.settle()
+    broker.end_transaction("orders", "half", commit=True, from_check=False)
+    await world.settle()
     broker.create_group(Group("billing"))
-    broker.commit_offset("billing", "orders", 3, 0)
+    broker.commit_offset("billing", "orders", 3, 1)
     await world.settle()
     broker.abandon()
     return world.log.frames
 
 
-def test_queues_that_were_added_in_a_lost_frame_are_there_if_anything_is_about_them() -> None:
+@pytest.mark.parametrize(
+    ("others", "ends"), [((-2, -1), [0, 2, 0]), ((-2,), [0, 2, 0, 0]), ((-1,), [0, 2, 0, 1])]
+)
+def test_queues_that_were_added_in_a_lost_frame_are_there_if_anything_is_about_them(
+    others: tuple[int, ...], ends: list[int]
+) -> None:
     frames = asyncio.run(queues_added())
     added = [any(b'"queues":4' in each.payload for each in frame) for frame in frames]
-    lost = added.index(True)
-    for end, queues, ends in [(-1, 3, [0, 2, 0]), (len(frames), 4, [0, 2, 0, 0])]:
-        shard = rebuilt(MemoryLog([*frames[:lost], [], *frames[lost + 1 : end]]))
-        topic = shard.catalogue.topic("orders")
-        assert (shard.orphans, topic.topic.queues, list(topic.next_offsets)) == (0, queues, ends)
+    for lost in (added.index(True), *others):
+        frames[lost] = []
+    shard = rebuilt(MemoryLog(frames))
+    topic = shard.catalogue.topic("orders")
+    assert (shard.orphans, topic.topic.queues, list(topic.next_offsets)) == (0, len(ends), ends)
