@@ -42,7 +42,7 @@ from cosmodrome_server.model.log import (
     RecordKind,
     Replayed,
 )
-from cosmodrome_server.store import sealed_index, segment
+from cosmodrome_server.store import key_index, sealed_index, segment
 from cosmodrome_server.store.checkpoint import CheckpointStore, Row, Saved
 from cosmodrome_server.store.consume_queue import key_of
 from cosmodrome_server.store.files import File, Files
@@ -378,8 +378,18 @@ def mend_tail(files: Files, directory: Path, header: SegmentHeader, ending: Endi
     """Make the end of the log what the next frame needs, durably.
 
     What is cut can never be read again, a damaged segment header is written again, and bytes that
-    were read but perhaps never synced are brought to the disk.
+    were read but perhaps never synced are brought to the disk. Where the segment was full already,
+    and the next one never came to be, there may be indexes of it: they go before a frame comes
+    that they do not know.
     """
+    derived = (
+        sealed_index.path_of(directory, header.number),
+        key_index.path_of(directory, header.number),
+    )
+    names = files.names(directory)
+    for path in derived:
+        if path.name in names:
+            files.remove(path)
     file = files.open(segment.path_of(directory, header))
     try:
         if ending.cut_bytes:

@@ -1,13 +1,15 @@
 """Where a start begins and what it makes of what it finds; more in test_power_cuts, test_faults."""
 
+import errno
 from pathlib import Path
 from random import Random
+from typing import NoReturn
 
 import pytest
 
 from cosmodrome_server.errors import CorruptFrame, StoreError
 from cosmodrome_server.model.log import RecordKind
-from cosmodrome_server.store import record, segment
+from cosmodrome_server.store import key_index, record, sealed_index, segment
 from cosmodrome_server.store.files import OsFiles
 from cosmodrome_server.store.recovery import Ending, find_beginning, mend_tail
 from tests.support.faulty_files import FaultyFiles
@@ -253,3 +255,31 @@ def test_a_name_that_came_back_over_a_recycled_file_is_no_segment_with_another_n
     assert [header.number for header in after.log.segments()] == [
         header.number for header in world.log.segments()
     ]
+
+
+def test_an_index_of_a_segment_that_took_frames_again_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    while len(world.log.segments()) == 1:
+        world.writer.holding = True
+        world.send(0, b"never on the disk" * 10)
+        world.commit()
+        if len(world.log.segments()) == 1:
+            world.writer.release()
+    world.disk.open(key_index.path_of(DIRECTORY, 1), create=True)
+    assert "0000000001.idx" in world.disk.names(DIRECTORY)
+
+    def refused(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "no space for an index: the test says so")
+
+    after = World(world.disk.killed())
+    assert not {"0000000001.idx", "0000000001.key"} & set(after.disk.names(DIRECTORY))
+    with monkeypatch.context() as patch:
+        patch.setattr(sealed_index, "write", refused)
+        while len(after.log.segments()) < 3:
+            after.send(1, b"acknowledged" * 20)
+            after.commit()
+    assert after.acked_lsn == after.log.open_lsn - 1
+
+    assert World(after.disk.killed()).messages(1, 1) == after.messages(1, 1)
