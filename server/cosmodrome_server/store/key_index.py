@@ -34,7 +34,7 @@ from cosmodrome_server.store.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from cosmodrome_server.store.message_reader import MessageReader
 from cosmodrome_server.store.record import decode_records
 from cosmodrome_server.store.scanner import Found, scan
-from cosmodrome_server.store.segment import SegmentHeader
+from cosmodrome_server.store.segment import SegmentHeader, named
 
 SUFFIX = ".key"
 
@@ -76,6 +76,8 @@ class KeyIndex:
             messages_max: At most so many.
         """
         segments = self._segments()
+        # Frames may still come to it: the next one gets its name when it is whole.
+        newest = max((each.number for each in named(self._files.names(self._directory))), default=0)
         reader = MessageReader(self._files, self._directory, segments)
         found: list[int] = []
         try:
@@ -84,7 +86,7 @@ class KeyIndex:
                     break  # All that follow are older.
                 if header.created_ms > time_range_ms[1]:
                     continue
-                is_active = header is segments[-1]
+                is_active = header.number >= newest
                 try:
                     candidates = self._candidates(header, topic_id, key, is_active=is_active)
                 except FileNotFoundError:

@@ -53,6 +53,23 @@ def test_a_repeated_key_finds_all_newest_first_up_to_the_maximum(world: World) -
     assert index_of(world).find(1, "tenth", ALWAYS, 2) == expected[:2]
 
 
+def test_a_message_on_its_way_to_the_disk_is_found_later_although_its_segment_is_full() -> None:
+    world = World(clock=SteadyClock(1_000))
+    while len(world.log.segments()) == 1:
+        world.writer.release()
+        world.writer.holding = True
+        position = send(world, 1, "last of its segment", [])
+        world.commit()
+
+    index = index_of(world)
+    assert position not in index.find(1, "last of its segment", ALWAYS, 100)
+    world.writer.release()
+    assert index.find(1, "last of its segment", ALWAYS, 1) == [position]
+    send(world, 1, "names the next one", [])
+    world.commit()
+    assert index.find(1, "last of its segment", ALWAYS, 1) == [position]
+
+
 def test_the_time_range_is_half_open(world: World) -> None:
     found = index_of(world).find(1, "tenth", (1_010, 1_030), 10)
 
