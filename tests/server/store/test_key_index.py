@@ -54,7 +54,7 @@ def test_a_repeated_key_finds_all_newest_first_up_to_the_maximum(world: World) -
 
 
 def test_a_message_on_its_way_to_the_disk_is_found_later_although_its_segment_is_full() -> None:
-    world = World(clock=SteadyClock(1_000))
+    world, position = World(clock=SteadyClock(1_000)), 0
     while len(world.log.segments()) == 1:
         world.writer.release()
         world.writer.holding = True
