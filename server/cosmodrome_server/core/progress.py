@@ -15,7 +15,9 @@ never copied to be delivered again.
 
 Everything here is changed by `core.consumptions` only, when it applies a record. Live, a
 record always fits the state it was planned against. In replay it may not, when a damaged
-frame before it was passed over: then what is missing is taken as if it had been there.
+frame before it was passed over: then what is missing is taken as if it had been there. What
+lies between the cursor and what a record is about was handed out by one that is lost, and its
+lease with it: nobody knows when that ends, so it is ready.
 """
 
 from cosmodrome_server.core.done_set import DoneSet
@@ -28,6 +30,8 @@ Place = tuple[int, int, int]
 ATTEMPT_MAX = 65_535
 # Receives of one queue that can be repeated: as many as clients that read it at a time.
 _ATTEMPTS_MAX = 32
+# Where a record is farther than this beyond the cursor, not pops were lost but a move.
+_MISSING_MAX = 65_536
 
 
 class Progress:
@@ -120,8 +124,8 @@ class Progress:
             count: See `Pop`.
         """
         self.is_reset_pending = False
-        if count == 1 and lease.mask == 1:
-            self.cursor = lease.base + 1
+        if count == 1 and lease.mask == 1 and lease.base == self.cursor:
+            self.cursor += 1
         elif count:
             self._pass(lease.base, count, lease.mask)
         else:
@@ -130,11 +134,24 @@ class Progress:
 
     def _pass(self, base: int, count: int, taken: int) -> None:
         """Move the cursor over messages; those that nobody takes are settled."""
+        if base > self.cursor:
+            self._reach(base)
         self.cursor = base + count
         if taken.bit_count() < count:
             span = taken.bit_length()
             self.done.add_mask(base, ((1 << span) - 1) & ~taken)
             self.done.add_range(base + span, base + count)
+
+    def _reach(self, end: int) -> None:
+        """In replay: what lies before `end` was handed out by records that are lost."""
+        start, self.cursor = max(self.cursor, self.done.floor), end
+        if end - start > _MISSING_MAX:
+            self.done.add_range(start, end)
+            return
+        leased = {queue_offset for lease in self.leases for queue_offset in lease.offsets()}
+        for queue_offset in range(start, end):
+            if queue_offset not in leased and queue_offset not in self.done:
+                self.ready.setdefault(queue_offset, 1)
 
     def _hold(self, base: int, held: int) -> None:
         while held:
@@ -143,6 +160,8 @@ class Progress:
             held ^= low
 
     def _take_ready(self, base: int, mask: int) -> None:
+        if base + mask.bit_length() > self.cursor:
+            self._reach(base + mask.bit_length())
         while mask:
             low = mask & -mask
             self.ready.pop(base + low.bit_length() - 1, None)
@@ -151,6 +170,7 @@ class Progress:
     def _take_over(self, record: Pop) -> None:
         old = self.leases.get(record.replaces)
         if old is None:
+            self._take_ready(record.base, record.mask)
             return
         shift = record.base - old.base
         self.leases.take(old, record.mask << shift if shift >= 0 else record.mask >> -shift)
@@ -176,6 +196,8 @@ class Progress:
         """End a delivery, or what waits for one, for good; return the lease it left."""
         lease = self.leases.leave(lease_id, queue_offset)
         if lease is None:
+            if lease_id and queue_offset >= self.cursor:
+                self._reach(queue_offset + 1)
             self.ready.pop(queue_offset, None)
         elif self.attempts:
             self._forget_attempts()
@@ -198,6 +220,8 @@ class Progress:
     def change(self, record: ChangeInvisible) -> tuple[Lease | None, Lease]:
         """Give one message a lease of its own; return the lease it left, and that one."""
         old = self.leases.leave(record.lease_id, record.queue_offset)
+        if old is None:
+            self._take_ready(record.queue_offset, 1)
         lease = Lease(
             record.new_lease_id,
             record.queue_offset,

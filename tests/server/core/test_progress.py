@@ -1,7 +1,8 @@
 """What replay meets when a damaged frame was passed over: a record that stands alone."""
 
+from cosmodrome_server.core.lease import Lease
 from cosmodrome_server.core.progress import Progress
-from cosmodrome_server.core.records import Pop
+from cosmodrome_server.core.records import ChangeInvisible, Pop
 
 PLACE = (1, 2, 3)
 
@@ -33,6 +34,36 @@ def test_a_lease_taken_over_from_one_that_is_not_known_holds_its_messages() -> N
 
     assert offsets_of(progress, 8) == [0, 2]
     assert progress.inflight == 2
+
+
+def test_what_a_lost_record_handed_out_is_ready_and_what_is_known_of_it_holds() -> None:
+    progress = Progress(PLACE, 10)
+
+    progress.settle(7, 11)
+    assert (progress.cursor, progress.ready) == (12, {10: 1})
+    progress.settle_many(7, 13, 0b101)
+    assert (progress.cursor, progress.ready) == (16, {10: 1, 12: 1, 14: 1})
+    progress.change(ChangeInvisible(100, *PLACE, 7, 16, 8, 50, is_suspended=False))
+    progress.pop(pop(9, 18, 0, 1))
+    progress.pop(pop(20, 14, 0, 1, replaces=6))
+    progress.pop(pop(21, 20, 1, 1))
+
+    assert (progress.cursor, progress.ready) == (21, {10: 1, 12: 1, 17: 1, 19: 1})
+    assert [offsets_of(progress, each) for each in (8, 9, 20, 21)] == [[16], [18], [14], [20]]
+
+
+def test_a_pop_far_beyond_the_cursor_comes_after_a_move_that_was_lost() -> None:
+    progress = Progress(PLACE, 10)
+    progress.lend(Lease(7, 100_010, 1, 50, 1), 1)
+
+    assert (progress.cursor, progress.done.floor, progress.ready) == (100_011, 100_010, {})
+
+
+def test_a_dead_letter_that_went_back_hands_nothing_out() -> None:
+    progress = Progress(PLACE, 0)
+    progress.settle(0, 5)
+
+    assert (progress.cursor, progress.ready) == (0, {})
 
 
 def test_what_is_taken_over_leaves_its_lease_and_the_rest_stays() -> None:

@@ -152,6 +152,11 @@ def test_a_log_that_lost_any_one_frame_still_starts(seed: int) -> None:
             assert consumption.inflight == leased
         shard.advance(shard.lease_ms + 100_000_000)
         assert all(each.inflight == 0 for each in shard.consumptions.by_pair.values())
+        # Only what was in the lost frame is lost: every other message comes, again or at last.
+        for consumption in shard.consumptions.by_pair.values():
+            for progress in consumption.awake.values():
+                seen = range(progress.done.floor, progress.cursor)
+                assert all(each in progress.done or each in progress.ready for each in seen)
 
 
 def test_the_same_seed_gives_the_same_states() -> None:
