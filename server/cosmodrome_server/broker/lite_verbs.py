@@ -159,6 +159,7 @@ class LiteVerbs(OperationVerbs):
         parent = self._topic(change.topic)
         group = self._group(change.group)
         rules = self._rules(group)
+        is_new = self._lite.of(change.group, change.client_id) is None
         outcome = self._lite.change(change, rules, self._clock.monotonic_ms())
         self._advance()
         for name in outcome.restarted:
@@ -167,7 +168,8 @@ class LiteVerbs(OperationVerbs):
         is_known = change.action is LiteAction.COMPLETE_ADD
         if rules.is_wildcard:
             states = self._lite_topics_of(parent)
-            names = [name for name, _ in states]
+            # Who says again where to begin has begun there.
+            names = [each for each, state in states if is_new or not self._has_begun(group, state)]
             is_known = any(self._has_begun(group, state) for _, state in states)
         for name in names:
             self._begin_lite(group, lite_topic_name(change.topic, name), change, is_known=is_known)

@@ -332,6 +332,19 @@ def test_a_group_that_reads_everything_begins_with_what_is_sent_then() -> None:
     run(scenario, lite_sub_wildcard="true")
 
 
+def test_who_reads_everything_from_its_beginning_does_not_begin_anew_by_repeating_that() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        await world.send("chat", lite("a", b"old"))
+        for found in ([b"old"], []):
+            sync(world, "ann", action=LiteAction.COMPLETE_ADD, start=(LiteStart.MIN, 0))
+            deliveries = receive(world, "ann")
+            assert bodies(deliveries) == found
+            for each in deliveries:
+                world.broker.ack("room", "chat", each.receipt_handle)
+
+    run(scenario, lite_sub_wildcard="true")
+
+
 def test_only_groups_bound_to_its_parent_begin_on_a_new_lite_topic() -> None:
     async def scenario(world: World, events: Events) -> None:
         world.broker.create_topic(Topic("other", TopicType.LITE, queues=1))
