@@ -26,6 +26,15 @@ def raise_limit(connections: int) -> int:
     return allowed
 
 
+def connections(wanted: int, files_each: int) -> int:
+    """As many connections as are wanted, or as leave the server files of its own.
+
+    Without one it could not begin its next segment, or load what it needs for the first time.
+    """
+    files = limit()
+    return min(wanted, (files - min(FILES_BESIDE, files // 2)) // files_each)
+
+
 def limit() -> int:
     """The soft limit; a very large number for none."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import cosmodrome_gate as gate
 
+from cosmodrome_server import open_files
 from cosmodrome_server.config import Config
 from cosmodrome_server.proxy.front import GrpcStatus, Handler, Kind, Route
 from cosmodrome_server.proxy.tls import Certificates
@@ -98,7 +99,7 @@ class GateFront:
             client_ca=files.client_ca if files else b"",
             client_certificate=tls.client_certificate,
             limits={
-                "connections": config.limits.connections,
+                "connections": open_files.connections(config.limits.connections, 1),
                 "streams_per_connection": config.limits.streams_per_connection,
                 "header_bytes": config.limits.metadata_bytes,
                 "message_bytes": config.limits.request_mib << 20,

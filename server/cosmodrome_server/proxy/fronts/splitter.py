@@ -11,6 +11,7 @@ after `limits.handshake_s`; there are at most `limits.connections`.
 import asyncio
 from typing import cast
 
+from cosmodrome_server import open_files
 from cosmodrome_server.config import Limits
 
 _TLS_HANDSHAKE = 0x16
@@ -24,6 +25,9 @@ class Splitter:
         self._plain_port = plain_port
         self._tls_port = tls_port
         self._limits = limits
+        self._connections = open_files.connections(
+            limits.connections, open_files.FILES_PER_CONNECTION
+        )
         self._server: asyncio.Server | None = None
         self._open: set[_Outer] = set()
         # Inner local address -> the client's, so that handlers see who calls.
@@ -60,7 +64,7 @@ class Splitter:
 
     def admits(self) -> bool:
         """Whether one more connection may stay."""
-        return len(self._open) < self._limits.connections
+        return len(self._open) < self._connections
 
     @property
     def handshake_s(self) -> int:
