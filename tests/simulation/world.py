@@ -406,6 +406,8 @@ class Simulation:
     def _pass_time(self) -> None:
         step = self._random.choice((1, 50, 400, 3_000, INVISIBLE_MS, 60_000, HOUR_MS))
         self._clocks.pass_ms(self._random.randint(0, step))
+        # Before anything looks at the clock: the writer's thread may, and end the broker.
+        self._latest_ms = max(self._latest_ms, self._clocks.wall_ms)
         self._look_for_syncs()
         self._wake()
 
