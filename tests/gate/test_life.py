@@ -308,6 +308,7 @@ def test_more_streams_than_allowed_are_refused() -> None:
         client.http2.remote_settings.acknowledge()
         streams = [client.begin(HOLD, b"") for _ in range(6)]
         assert client.wait(streams[5]).reset == 7  # REFUSED_STREAM
+        world.wait_for(lambda look: look["held"] == 5)
         world.order("release")
         assert [client.wait(s).messages for s in streams[:5]] == [[b"released"]] * 5
 
