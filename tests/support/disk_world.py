@@ -93,6 +93,10 @@ class DiskWorld:
         self.broker.abandon()
         self.open(self.disk.killed())
 
+    def lose_checkpoints(self) -> None:
+        """The next start finds none."""
+        self._checkpoints = MemoryCheckpoints()
+
     def power_cut(self, seed: int) -> None:
         """The power fails, and comes back."""
         self.broker.abandon()

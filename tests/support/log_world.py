@@ -19,6 +19,7 @@ from cosmodrome_server.model.log import (
     Replayed,
     ReplayedDeliveries,
     ReplayedItem,
+    ReplayedRow,
     ReplayedRun,
 )
 from cosmodrome_server.store.commit_log import CommitLog
@@ -112,6 +113,8 @@ class World:
         (self.halves if key.startswith(b"half") else self.counters)[key] = value
 
     def _apply(self, record: ReplayedItem) -> None:
+        if isinstance(record, ReplayedRow):
+            return  # this world knows it
         if isinstance(record, ReplayedRun):
             self.log.index_run(*record[:4])
             return

@@ -15,14 +15,14 @@ Item = tuple[RecordKind, bytes]
 
 
 def replayed(log: Log) -> Iterator[Item]:
-    """Kind and payload of each record; visible messages are indexed."""
+    """Kind and payload of each record but snapshots' rows; visible messages are indexed."""
     for record in log.replay():
         if isinstance(record, ReplayedRun):
             log.index_run(*record[:4])
             yield from [(RecordKind.MESSAGE, b"")] * len(record.entries)
         elif isinstance(record, ReplayedDeliveries):
             yield from deliveries(record)
-        else:
+        elif isinstance(record, Replayed):
             index(log, record)
             yield record.kind, record.payload
 

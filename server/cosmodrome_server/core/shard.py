@@ -54,6 +54,7 @@ from cosmodrome_server.model.log import (
     RecordKind,
     ReplayedDeliveries,
     ReplayedItem,
+    ReplayedRow,
     ReplayedRun,
 )
 from cosmodrome_server.model.queries import ANY_QUEUE
@@ -123,9 +124,7 @@ class Shard:
         later = []
         for key, value in rows:
             if key == _CLOCK_KEY:
-                self.lease_ms, self.consumptions.last_lease_id, self._stored_ms = _CLOCK.unpack(
-                    value
-                )
+                self._restore_clocks(value)
             elif key[:1] in _CATALOGUE_PREFIXES:
                 self.catalogue.restore(key, value)
             else:
@@ -141,6 +140,13 @@ class Shard:
 
     def replay(self, replayed: ReplayedItem) -> None:
         """Apply one record of the log, or one run of records."""
+        if isinstance(replayed, ReplayedRow):
+            # The state is known, but not how late it was: what ended by then has ended, and the
+            # next life must not begin before, or its leases end at once in a start from here.
+            if replayed.key == _CLOCK_KEY:
+                self._restore_clocks(replayed.value)
+                self.advance(self.lease_ms)
+            return
         if isinstance(replayed, ReplayedDeliveries):
             runs = self._delivery_runs
             self.orphans += runs.apply(replayed, self.lease_ms)
@@ -160,6 +166,12 @@ class Shard:
         except KeyError:
             # The record that made its topic or group was in a damaged frame.
             self.orphans += len(replayed.entries) if isinstance(replayed, ReplayedRun) else 1
+
+    def _restore_clocks(self, row: bytes) -> None:
+        lease_ms, lease_id, stored_ms = _CLOCK.unpack(row)
+        self.lease_ms = max(self.lease_ms, lease_ms)
+        self.consumptions.last_lease_id = max(self.consumptions.last_lease_id, lease_id)
+        self._stored_ms = max(self._stored_ms, stored_ms)
 
     def started(self) -> None:
         """All records were replayed: what they say is durable."""

@@ -148,7 +148,22 @@ class ReplayedDeliveries(NamedTuple):
     timestamp_ms: int
 
 
-ReplayedItem = Replayed | ReplayedRun | ReplayedDeliveries
+class ReplayedRow(NamedTuple):
+    """One row of a snapshot that stands in the log behind what `Log.rows` gave.
+
+    Records and the rows before say the same but for the time that passed without a record.
+
+    Attributes:
+        key, value: As given to `Log.set_snapshot`.
+        timestamp_ms: The time of their frame.
+    """
+
+    key: bytes
+    value: bytes
+    timestamp_ms: int
+
+
+ReplayedItem = Replayed | ReplayedRun | ReplayedDeliveries | ReplayedRow
 
 
 class Loaded(Protocol):
@@ -283,6 +298,8 @@ class Log(QueueReader, Protocol):
 
     def replay(self) -> Iterator[ReplayedItem]:
         """At start, once, after `rows`: every record after the checkpoint, in order.
+
+        So do the rows of snapshots, each where it was taken.
 
         Visible messages, pops and acknowledgements come one by one or as runs: in the order of
         each queue, and of all others. The caller applies each before it takes the next (and so

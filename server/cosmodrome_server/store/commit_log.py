@@ -69,7 +69,7 @@ _LAST_BYTES = 256 * 1024
 # What a message leaves: the state record that goes with it must never be what finds no space.
 _BEHIND_BYTES = 512
 _TICK_S = 1.0
-_OF_THE_LOG = frozenset((RecordKind.SNAPSHOT_ROW, RecordKind.SNAPSHOT_END, RecordKind.QUEUE_ENDS))
+_OF_THE_LOG = frozenset((RecordKind.SNAPSHOT_END, RecordKind.QUEUE_ENDS))
 
 
 class CommitLog:

@@ -42,6 +42,7 @@ from cosmodrome_server.model.log import (
     Replayed,
     ReplayedDeliveries,
     ReplayedItem,
+    ReplayedRow,
     ReplayedRun,
 )
 
@@ -67,6 +68,7 @@ _DELIVERY_BYTES = DELIVERY_HEAD.size
 _KINDS: dict[int, RecordKind] = {int(kind): kind for kind in RecordKind}
 _STATES = tuple(MessageState)
 _VISIBLE = int(MessageState.VISIBLE)
+_SNAPSHOT_ROW = RecordKind.SNAPSHOT_ROW
 
 
 def encode_state(kind: RecordKind, payload: bytes) -> bytes:
@@ -212,7 +214,8 @@ def decode_runs(payload: bytes, position: int, timestamp_ms: int) -> Iterator[Re
     """As `decode_records`, but what a start reads by the hundred thousand comes as runs.
 
     Visible messages come by their queues, then the pops and acknowledgements that lay between
-    them: neither asks what the others did. Any other record ends the runs.
+    them: neither asks what the others did. Any other record ends the runs. Rows of a snapshot
+    come as such.
     """
     start, end = 0, len(payload)
     while start < end:
@@ -221,7 +224,10 @@ def decode_runs(payload: bytes, position: int, timestamp_ms: int) -> Iterator[Re
         yield from runs.taken()
         if start < end:
             record, start = _record(payload, start, position, timestamp_ms)
-            yield record
+            if record.kind is _SNAPSHOT_ROW:
+                yield ReplayedRow(*decode_row(record.payload), timestamp_ms)
+            else:
+                yield record
 
 
 class _Runs:

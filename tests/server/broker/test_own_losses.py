@@ -197,3 +197,22 @@ def test_a_clock_that_stays_ahead_is_believed() -> None:
         assert len(world.log.segments()) == 1
 
     run(scenario, replace(SYNCED, retention_ms=72 * HOUR_MS))
+
+
+def test_a_start_that_passes_a_snapshot_begins_no_earlier_than_that_was_taken() -> None:
+    async def scenario(world: DiskWorld) -> None:
+        await world.broker.close()
+        world.open()  # with a checkpoint, which the snapshots below are behind
+        world.broker.send("plain", [new_message(b"a")])
+        await world.later(HOUR_MS)
+        await fill(world, 10)
+        assert len(world.log.segments()) > 1
+        world.clocks.wall_ms -= 2 * HOUR_MS
+        world.kill()
+        assert bodies(world.receive("plain"))[0] == b"a"
+        await world.settle()
+        world.lose_checkpoints()
+        world.kill()
+        assert world.receive("plain") == []
+
+    run(scenario)

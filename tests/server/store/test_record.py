@@ -14,6 +14,7 @@ from cosmodrome_server.model.log import (
     RecordKind,
     ReplayedDeliveries,
     ReplayedItem,
+    ReplayedRow,
     ReplayedRun,
 )
 from cosmodrome_server.store import record
@@ -125,6 +126,9 @@ def told(parts: Iterable[ReplayedItem]) -> list[object]:
             last = part.queue_id
             of_queue = queues.setdefault(part[:2], [])
             of_queue += enumerate(part.entries, part.queue_offset)
+        elif isinstance(part, ReplayedRow):
+            found += [queues, last, pairs, tuple(part)]
+            queues, last, pairs = {}, None, []
         elif (message := part.message) is not None and message.state is MessageState.VISIBLE:
             last = message.queue_id
             entry = (part.position, message.tag_hash, message.store_timestamp_ms)
@@ -238,6 +242,7 @@ def test_rows_come_back_as_they_were(rows: list[tuple[bytes, bytes]]) -> None:
     assert {each.kind for each in found} <= {RecordKind.SNAPSHOT_ROW}
     assert [record.decode_row(each.payload) for each in found] == rows
     assert (end.kind, end.payload) == (RecordKind.SNAPSHOT_END, b"")
+    assert list(record.decode_runs(encoded, 0, 17))[1:-1] == [ReplayedRow(*row, 17) for row in rows]
 
 
 @pytest.mark.parametrize("payload", [b"", b"\1\0\0", b"\5\0\0\0key"])
