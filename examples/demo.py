@@ -90,9 +90,10 @@ async def tour(endpoint: str) -> None:
             await producer.send(Message(TOPIC, b"stumble"))
             await producer.send(Message(TOPIC, b"poison"))
             await listener.redelivered.wait()
-            # Nobody is told when a letter dies: look.
-            while not (dead := await admin.topics(f"%DLQ%{GROUP}")) or not dead[0].messages:  # noqa: ASYNC110
+            dead = await admin.topics(f"%DLQ%{GROUP}")
+            while not dead or not dead[0].messages:  # nobody is told when a letter dies: look
                 await asyncio.sleep(0.1)
+                dead = await admin.topics(f"%DLQ%{GROUP}")
             print(f"dead letters of {GROUP}: {dead[0].messages} in {dead[0].name}")
 
 

@@ -1,6 +1,7 @@
 """Rules about the source that no linter knows (docs/contributing.md gives the reasons)."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +13,18 @@ SOURCES = sorted(
     path for package in PACKAGES for path in (ROOT / package).rglob("*.py") if path.is_file()
 )
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
+OTHERS = sorted(
+    path for folder in ("benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")
+)
 FILE_LINES_MAX = 500
 TEST_FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 60
 PARAMETERS_MAX = 6
+# What silences a linter: its codes, then a reason behind `#` or ` - `.
+SILENCED = re.compile(r"# (?:noqa|type: ignore|pyright: ignore|pragma)\b")
+SILENCED_WITH_REASON = re.compile(
+    r"# (?:noqa: [A-Z0-9, ]+|(?:type|pyright): ignore\[[\w, -]+\])(?: +# ?| - )\w"
+)
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -78,3 +87,45 @@ def test_tests_use_no_mocks(path: Path) -> None:
         for alias in node.names
     }
     assert not imported & {"mock", "unittest.mock", "MagicMock"}
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *TESTS, *OTHERS], ids=name_of)
+def test_who_silences_a_linter_says_why(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    silenced = [line for line in lines if SILENCED.search(line)]
+    assert [line for line in silenced if not SILENCED_WITH_REASON.search(line)] == []
+
+
+def is_sleep(node: ast.AST) -> bool:
+    """A call of `sleep` that takes time; `sleep(0)` only lets others run."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    return node.func.attr == "sleep" and [ast.unparse(each) for each in node.args] != ["0"]
+
+
+def is_search(node: ast.AST) -> bool:
+    """A bounded loop that ends when it finds what it looks for."""
+    if not isinstance(node, ast.For | ast.AsyncFor):
+        return False
+    return any(isinstance(each, ast.Return | ast.Break) for each in ast.walk(node))
+
+
+@pytest.mark.parametrize("path", TESTS, ids=name_of)
+def test_a_test_sleeps_only_while_it_looks_or_says_why(path: Path) -> None:
+    text = path.read_text()
+    tree, lines = ast.parse(text), text.splitlines()
+    looking = {
+        call
+        for loop in ast.walk(tree)
+        if isinstance(loop, ast.While) or is_search(loop)
+        for call in ast.walk(loop)
+        if is_sleep(call)
+    }
+    unexplained = [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and is_sleep(node) and node not in looking
+        if "  # " not in lines[node.lineno - 1]
+        if not lines[node.lineno - 2].lstrip().startswith("#")
+    ]
+    assert unexplained == []

@@ -65,7 +65,7 @@ def run(
 def _run(name: str, config: Path | None, sets: list[str], how: tuple[bool, int | None]) -> int:
     check_installed()
     from cosmodrome_spark.jobs.config import load  # noqa: PLC0415  # needs pyarrow, Spark
-    from cosmodrome_spark.jobs.run import context_for, stop_on_signals  # noqa: PLC0415
+    from cosmodrome_spark.jobs.run import context_for, stop_on_signals  # noqa: PLC0415  # both
 
     once, metrics_port = how
     context = context_for(load(name, config, sets), once=once, metrics_port=metrics_port)

@@ -87,7 +87,7 @@ def check_installed() -> None:
         MissingDependency: Says what to install.
     """
     try:
-        import pyspark  # noqa: F401, PLC0415
+        import pyspark  # noqa: F401, PLC0415  # is it there?
     except ImportError as error:
         raise MissingDependency(
             "the pipeline needs pyspark: pip install 'cosmodrome[spark]'"

@@ -46,7 +46,7 @@ class Builder(Generic[Made]):
         """
         if self._configuration is None:
             raise IllegalArgument("client_configuration is not set")
-        return self._make(self._configuration, **self._options)  # type: ignore[call-arg]
+        return self._make(self._configuration, **self._options)  # type: ignore[call-arg]  # as chosen
 
     def _need(self, option: str, method: str) -> None:
         if option not in self._options:

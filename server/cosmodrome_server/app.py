@@ -275,10 +275,10 @@ def make_front(
     table = [around(rpc) for rpc in table]
     # Imported here: grpcio takes 100 ms and 20 MB that the gate does without.
     if fronts.chosen(config) == "gate":
-        from cosmodrome_server.proxy.fronts.gate import GateFront  # noqa: PLC0415
+        from cosmodrome_server.proxy.fronts.gate import GateFront  # noqa: PLC0415 - it may not be there
 
         return GateFront(table, config, certificates)
-    from cosmodrome_server.proxy.fronts.grpcio import GrpcioFront  # noqa: PLC0415
+    from cosmodrome_server.proxy.fronts.grpcio import GrpcioFront  # noqa: PLC0415 - see above
 
     return GrpcioFront(table, config, certificates)
 

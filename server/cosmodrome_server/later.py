@@ -45,7 +45,7 @@ def missing(name: str) -> Iterator[None]:
     if name in sys.modules:
         yield
         return
-    sys.modules[name] = None  # type: ignore[assignment]
+    sys.modules[name] = None  # type: ignore[assignment]  # import says: no such module
     try:
         yield
     finally:

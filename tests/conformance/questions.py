@@ -278,7 +278,7 @@ async def _six(asking: Asking, words: list[str], _: Options) -> str:
     for number, (tag, key, value) in enumerate(_SIX, 1):
         chosen = {"body": str(number), f"prop:{key}": value} | ({"tag": tag} if tag else {})
         await asking.call("SendMessage", rpc.SendMessageRequest(messages=[asking.message(chosen)]))
-    await asyncio.sleep(_SETTLE_S)
+    await asyncio.sleep(_SETTLE_S)  # the reference indexes later
     return ""
 
 
@@ -460,7 +460,7 @@ async def _empty(asking: Asking, words: list[str], options: Options) -> str:
 
 
 async def _wait(asking: Asking, words: list[str], _: Options) -> str:
-    await asyncio.sleep(float(words[0]))
+    await asyncio.sleep(float(words[0]))  # the question says so
     return ""
 
 

@@ -111,7 +111,7 @@ async def kill_under_load(
             tasks.create_task(produce(server.endpoint, f"p{index}", ledger, sending, fifo=fifo))
             tasks.create_task(consume(server.endpoint, f"c{index}", ledger, receiving, fifo=fifo))
         for _ in range(kills):
-            await asyncio.sleep(chance.uniform(0.2, 1.2))
+            await asyncio.sleep(chance.uniform(0.2, 1.2))  # work to be killed in
             await server.kill()
             await server.start()
         sending.set()

@@ -87,6 +87,7 @@ class Bombardment:
         timeout = POLL_S if method.name in POLLING else HANG_S
         call = _begin(channel, method, payload, headers, timeout)
         if self.inputs.random.random() < 0.03:
+            # How far the call gets.
             await asyncio.sleep(self.inputs.random.choice((0, 0, 0.01, 0.2)))
             call.cancel()
             return "cancelled", []

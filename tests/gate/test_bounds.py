@@ -171,7 +171,7 @@ def test_a_slow_upload_that_goes_on_is_taken() -> None:
         began = time.monotonic()
         for at in range(0, len(data), 50_000):
             client.send(stream, data[at : at + 50_000], end=at + 50_000 >= len(data))
-            time.sleep(0.4)
+            time.sleep(0.4)  # slow, and never still for message_ms
         assert time.monotonic() - began > 2, "longer in all than a message may stand still"
         assert client.wait(stream).messages == [bytes(300_000)]
 
@@ -183,7 +183,7 @@ def test_a_stream_may_be_silent_between_messages_and_not_within_one() -> None:
             client.send(stream, framed(text))
             while framed(text) not in client.answers[stream].data:
                 client.receive()
-            time.sleep(0.7)
+            time.sleep(0.7)  # silent for longer than message_ms
         client.send(stream, framed(b"the beginning of it")[:-4])
         answer = client.wait(stream)
         assert (answer.messages, answer.status) == ([b"hello", b"again", b"at last"], 4)
@@ -302,7 +302,7 @@ def test_gzip_bombs_leave_the_others_their_turn() -> None:
 def test_a_deadline_runs_while_the_request_comes(world: World) -> None:
     with world.client() as client:
         stream = client.start("/test.Echo/Facts", headers=[("grpc-timeout", "5S")])
-        time.sleep(0.5)
+        time.sleep(0.5)  # of its own deadline
         client.send(stream, framed(b""), end=True)
         left = int(client.wait(stream).messages[0].split(b'"deadline_ms": ')[1].split(b",")[0])
         assert 2_000 < left <= 4_600

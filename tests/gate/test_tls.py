@@ -33,7 +33,7 @@ def facts(client: Http2) -> dict[str, object]:
 
 def test_tls_and_plaintext_share_a_port(both: World) -> None:
     with both.client() as plain, both.client(tls=trusting(CA)) as secure:
-        assert secure.socket.selected_alpn_protocol() == "h2"  # type: ignore[attr-defined]
+        assert secure.socket.selected_alpn_protocol() == "h2"  # type: ignore[attr-defined]  # an SSLSocket
         assert (facts(plain)["is_tls"], facts(secure)["is_tls"]) == (False, True)
         assert secure.call(UNARY, bytes(1 << 20)).messages == [bytes(1 << 20)]
     assert both.statistics()["connections_tls"] == 1

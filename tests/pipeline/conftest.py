@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def missing_for_spark() -> str:
     """What Spark tests lack here; "" for nothing."""
     try:
-        import pyspark  # noqa: F401
+        import pyspark  # noqa: F401  # is it there?
     except ImportError:
         return "Spark tests need pyspark: pip install 'cosmodrome[spark]'"
     if java() is None:

@@ -119,7 +119,7 @@ async def test_dead_letters_go_back_to_where_they_came_from(
         asyncio.timeout(20),
     ):
         # No event of the broker says that a letter is dead.
-        while not await admin.redrive("g"):  # noqa: ASYNC110
+        while not await admin.redrive("g"):  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.02)
         await twice.wait()
 

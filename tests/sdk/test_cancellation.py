@@ -147,7 +147,7 @@ async def opening_and_closing(broker: TestBroker, topic: str) -> None:
     for client in clients:
         try:
             await client.start()
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.002)  # its first calls are on their way, or not
         finally:
             await client.close()
 
@@ -316,7 +316,7 @@ async def cancel_after(task: "asyncio.Future[object]", turns: int) -> None:
     for _ in range(turns):
         await asyncio.sleep(0)
     if turns % 2:
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.002)  # the call is on its way, or not
     task.cancel()
 
 
@@ -347,7 +347,7 @@ async def test_a_receive_that_waits_is_ended_soon_after_it_is_cancelled(
         Producer(own_broker.endpoint, topics=["t"]) as producer,
     ):
         waiting = asyncio.ensure_future(consumer.receive(1, invisible=300))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # it waits at the broker, mostly
         waiting.cancel()
         await asyncio.wait([waiting])
         # The first may still go to the cancelled receive, which hands it back.

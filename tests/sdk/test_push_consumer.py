@@ -50,7 +50,7 @@ async def settled(
     """Wait until the broker holds nothing for its groups, or what is wanted."""
     async with asyncio.timeout(20):
         # No event of the broker says so.
-        while not wanted(await asyncio.to_thread(broker.leftovers)):  # noqa: ASYNC110
+        while not wanted(await asyncio.to_thread(broker.leftovers)):  # noqa: ASYNC110 - so
             await asyncio.sleep(0.02)
 
 
@@ -321,7 +321,7 @@ async def test_a_consumer_takes_one_listener_for_all_topics_and_starts_with_none
     own_broker: TestBroker,
 ) -> None:
     with pytest.raises(IllegalArgument, match="one listener"):
-        PushConsumer("127.0.0.1:1", group="g", listener=Seen(), batch_listener=Seen())  # type: ignore[arg-type]
+        PushConsumer("127.0.0.1:1", group="g", listener=Seen(), batch_listener=Seen())  # type: ignore[arg-type]  # wrong
     with pytest.raises(IllegalArgument, match="needs a listener"):
         await PushConsumer(own_broker.endpoint, group="g").start()
 

@@ -31,7 +31,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]
     (tmp_path / "later_unlucky.py").write_text(BODY + "if len(later_log.runs) == 1: 1 / 0\n")
     log = ModuleType("later_log")
     found: list[str] = []
-    log.runs = found  # type: ignore[attr-defined]
+    log.runs = found  # type: ignore[attr-defined]  # a module of this test
     monkeypatch.setitem(sys.modules, "later_log", log)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
@@ -59,7 +59,7 @@ def test_what_is_set_and_what_is_missing_are_as_in_any_module(runs: list[str]) -
     put_off(["later_one"])
     module = importlib.import_module("later_one")
     assert not hasattr(module, "absent")
-    module.value = 2  # type: ignore[attr-defined]
+    module.value = 2  # type: ignore[attr-defined]  # a module of this test
     assert module.answer() == 2
     assert runs == ["later_one"]
 
@@ -67,7 +67,7 @@ def test_what_is_set_and_what_is_missing_are_as_in_any_module(runs: list[str]) -
 def test_a_value_set_before_the_first_use_stays(runs: list[str]) -> None:
     put_off(["later_one"])
     module = importlib.import_module("later_one")
-    module.value = 2  # type: ignore[attr-defined]
+    module.value = 2  # type: ignore[attr-defined]  # a module of this test
     assert module.answer() == 2
     assert runs == ["later_one"]
 

@@ -57,14 +57,14 @@ async def soak(data: Path, seconds: float, kill_every_s: float) -> tuple[Soak, l
     try:
         async with run.running():
             for _ in range(max(1, round(seconds / 2 / kill_every_s))):
-                await asyncio.sleep(kill_every_s)
+                await asyncio.sleep(kill_every_s)  # a life
                 await server.kill()
                 await server.start()
             # Half of the last life is for reaching what it settles at.
             await asyncio.sleep(seconds / 4)
             for _ in range(3):
                 weights.append(weighed(server.pid))
-                await asyncio.sleep(seconds / 12)
+                await asyncio.sleep(seconds / 12)  # between two weighings
             weights.append(weighed(server.pid))
         assert await server.stop() == 0
     finally:

@@ -77,7 +77,7 @@ class DoomedReader(StreamReader):
         self._doom = doom
         self._asked = -1
 
-    def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802
+    def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802  # Spark's
         end = super().latestOffset(start, limit)
         self._asked += 1
         self._doom.strike("before-log", self._asked)
@@ -97,7 +97,7 @@ class DoomedWriter(StreamTopicWriter):
         super().__init__(options)
         self._doom = doom
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's
         super().commit(messages, batchId)
         self._doom.strike("after-publish", batchId)
 
@@ -106,10 +106,10 @@ def doomed_source(doom: Doom) -> type[RocketMQDataSource]:
     """Our data source with the reader and the writer above."""
 
     class DoomedSource(RocketMQDataSource):
-        def streamReader(self, schema: StructType) -> DoomedReader:  # noqa: N802
+        def streamReader(self, schema: StructType) -> DoomedReader:  # noqa: N802  # Spark's
             return DoomedReader(self._source_options(schema, streaming=True), doom)
 
-        def streamWriter(self, schema: StructType, overwrite: bool) -> DoomedWriter:  # noqa: N802
+        def streamWriter(self, schema: StructType, overwrite: bool) -> DoomedWriter:  # noqa: N802  # Spark's
             plain = super().streamWriter(schema, overwrite)
             return DoomedWriter(plain._options, doom)
 

@@ -38,6 +38,7 @@ class MemoryLog:
         self.is_full = False
         self.now_ms = 0
         self.rows_saved: dict[bytes, bytes] = {}
+        self.damages: list[str] = []
         self._frames = list(frames)
         self._checkpoint_lsn = 0
         self._entries_saved: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
@@ -122,6 +123,13 @@ class MemoryLog:
         """See `Log`."""
         for at, entry in enumerate(entries, queue_offset):
             self.index(topic_id, queue_id, at, entry)
+
+    def pass_over(
+        self, topic_id: int, queue_id: int, queue_offset: int, timestamp_ms: int
+    ) -> None:
+        """See `Log`."""
+        entries = self._queues.setdefault((topic_id, queue_id), [])
+        entries.extend([(0, 0, timestamp_ms)] * (queue_offset - len(entries)))
 
     def drop_queues(self, topic_id: int) -> None:
         """See `Log`."""

@@ -17,7 +17,7 @@ import json
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -206,8 +206,7 @@ def _fits(value: object, hint: Any) -> bool:  # noqa: ANN401 - a type, or a unio
         return False
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
-    check: Callable[[object], bool] = lambda each: isinstance(each, kind)  # noqa: E731
-    return check(value)
+    return isinstance(value, kind)
 
 
 def _said(hint: Any) -> str:  # noqa: ANN401 - as above

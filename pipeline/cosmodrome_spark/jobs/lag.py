@@ -83,7 +83,7 @@ def run(context: JobContext) -> int:
     return 0
 
 
-def sample(cluster: Cluster, topics: Any, group: str) -> list[dict[str, Any]]:  # noqa: ANN401
+def sample(cluster: Cluster, topics: Any, group: str) -> list[dict[str, Any]]:  # noqa: ANN401  # of any kind
     """One row for each queue; a queue without a committed offset lags from its beginning."""
     queues = choose_queues(cluster, topics)
     bounds = cluster.bounds(queues)

@@ -87,17 +87,17 @@ class Listener(StreamingQueryListener):
         self._job = job
         self._tell = tell
 
-    def onQueryStarted(self, event: "QueryStartedEvent") -> None:  # noqa: N802
+    def onQueryStarted(self, event: "QueryStartedEvent") -> None:  # noqa: N802  # Spark's
         """Nothing to tell yet."""
 
-    def onQueryProgress(self, event: "QueryProgressEvent") -> None:  # noqa: N802
+    def onQueryProgress(self, event: "QueryProgressEvent") -> None:  # noqa: N802  # Spark's
         """One batch is done."""
         self._tell(str(event.progress.runId), batch_progress(self._job, event.progress))
 
-    def onQueryIdle(self, event: "QueryIdleEvent") -> None:  # noqa: N802
+    def onQueryIdle(self, event: "QueryIdleEvent") -> None:  # noqa: N802  # Spark's
         """Nothing new on the topics."""
 
-    def onQueryTerminated(self, event: "QueryTerminatedEvent") -> None:  # noqa: N802
+    def onQueryTerminated(self, event: "QueryTerminatedEvent") -> None:  # noqa: N802  # Spark's
         """The runner says how it ended."""
 
 

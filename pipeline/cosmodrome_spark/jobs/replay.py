@@ -73,7 +73,7 @@ def to_send(rows: "DataFrame", options: ReplayOptions) -> "DataFrame":
 
 def _paced(rows: "DataFrame", pace: float) -> "DataFrame":
     """Hold batches back until their time has come, reckoned from the earliest row of all."""
-    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415  # as above
 
     first = rows.agg(F.min("store_timestamp")).first()
     assert first is not None, "an aggregate has one row"

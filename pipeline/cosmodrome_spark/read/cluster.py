@@ -173,7 +173,9 @@ def endpoints(connection: Connection) -> pb.Endpoints:
     return found
 
 
-def _request(queue: MessageQueue, policy: "pb.QueryOffsetPolicy.ValueType") -> Any:  # noqa: ANN401
+def _request(
+    queue: MessageQueue, policy: "pb.QueryOffsetPolicy.ValueType"
+) -> verbs.QueryOffsetRequest:
     return verbs.QueryOffsetRequest(message_queue=on_wire(queue), query_offset_policy=policy)
 
 

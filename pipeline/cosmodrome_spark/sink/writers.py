@@ -81,7 +81,7 @@ class StreamTopicWriter(DataSourceStreamArrowWriter):
         written = write_task(self._options, iterator, Place(job, int(batch), _partition()))
         return replace(written, lineage=query or job)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's
         """Publish what was staged; Spark may call this again after a crash."""
         job = self._options.job
         if self._options.dedup == "transaction":
@@ -89,7 +89,7 @@ class StreamTopicWriter(DataSourceStreamArrowWriter):
             lineages = {each.lineage for each in messages if isinstance(each, Written)}
             _publish(self._options, job, next(iter(lineages), job), batchId, messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's
         """Staged messages are forgotten by the server; sent ones are sent."""
 
 

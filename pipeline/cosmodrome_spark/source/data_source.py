@@ -46,19 +46,23 @@ class RocketMQDataSource(DataSource):
         options = self._source_options(schema, streaming=False)
         return PushdownReader(options) if options.filter_pushdown else BatchReader(options)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's
         """A streaming read of the columns in `schema`."""
         return StreamReader(self._source_options(schema, streaming=True))
 
-    def writer(self, schema: StructType, overwrite: bool) -> "TopicWriter":  # noqa: FBT001
+    def writer(self, schema: StructType, overwrite: bool) -> "TopicWriter":  # noqa: FBT001  # Spark's
         """A batch write; a topic only ever grows, so `overwrite` is refused."""
         from cosmodrome_spark.sink.writers import batch_writer  # noqa: PLC0415  # reads go without
 
         return batch_writer(sink_options(self.options), schema, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamTopicWriter":  # noqa: N802, FBT001
+    def streamWriter(  # noqa: N802  # Spark's
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001  # Spark's
+    ) -> "StreamTopicWriter":
         """A streaming write in append mode."""
-        from cosmodrome_spark.sink.writers import stream_writer  # noqa: PLC0415
+        from cosmodrome_spark.sink.writers import stream_writer  # noqa: PLC0415  # as above
 
         return stream_writer(sink_options(self.options), schema, overwrite=overwrite)
 

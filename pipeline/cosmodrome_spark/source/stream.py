@@ -70,7 +70,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # What Spark calls, in its own spelling. -------------------------------------------
 
-    def initialOffset(self) -> OffsetsJson:  # noqa: N802
+    def initialOffset(self) -> OffsetsJson:  # noqa: N802  # Spark's
         """Where a query without a checkpoint begins."""
         bounds = self._bounds()
         options = self._options
@@ -80,11 +80,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             start = {q: min(at, self._target.get(q, at)) for q, at in start.items()}
         return to_json(start)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's
         """Fix the target: what is there now is all that is read."""
         self._target = {queue: each.max_offset for queue, each in self._bounds().items()}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's
         """The limit that the options ask for."""
         if self._options.max_offsets is not None:
             return ReadMaxRows(self._options.max_offsets)
@@ -92,7 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self._options.max_bytes)
         return ReadAllAvailable()
 
-    def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802
+    def latestOffset(self, start: OffsetsJson, limit: ReadLimit) -> OffsetsJson:  # noqa: N802  # Spark's
         """Where the next batch ends: `start` itself when there is nothing to do.
 
         Raises:
@@ -115,7 +115,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return to_json(from_json(start))
         return to_json(self._limited(begin, end, limit))
 
-    def reportLatestOffset(self) -> OffsetsJson | None:  # noqa: N802
+    def reportLatestOffset(self) -> OffsetsJson | None:  # noqa: N802  # Spark's
         """Where the queues end: Spark's progress shows it, and the lag follows."""
         return to_json(self._latest) if self._latest else None
 

@@ -99,7 +99,7 @@ def avro_decoder(schema_file: str) -> Callable[[], ToDict]:
     def make() -> ToDict:
         import io  # noqa: PLC0415  # in the task
 
-        import fastavro  # noqa: PLC0415
+        import fastavro  # noqa: PLC0415  # as above
 
         parsed = fastavro.parse_schema(schema)
         return lambda body: fastavro.schemaless_reader(io.BytesIO(body), parsed)
@@ -117,7 +117,7 @@ def protobuf_decoder(descriptor_file: str, message: str) -> Callable[[], ToDict]
     Raises:
         InvalidJobConfig: The file cannot be read, or does not know the message.
     """
-    from google.protobuf import descriptor_pb2, descriptor_pool  # noqa: PLC0415
+    from google.protobuf import descriptor_pb2, descriptor_pool  # noqa: PLC0415  # its own kind
 
     def pool_of(content: bytes) -> descriptor_pool.DescriptorPool:
         pool = descriptor_pool.DescriptorPool()
@@ -132,7 +132,7 @@ def protobuf_decoder(descriptor_file: str, message: str) -> Callable[[], ToDict]
         raise InvalidJobConfig(f"job.schema_file: {message}: {error}") from error
 
     def make() -> ToDict:
-        from google.protobuf import json_format, message_factory  # noqa: PLC0415
+        from google.protobuf import json_format, message_factory  # noqa: PLC0415  # in the task
 
         kind = message_factory.GetMessageClass(pool_of(content).FindMessageTypeByName(message))
         return lambda body: json_format.MessageToDict(

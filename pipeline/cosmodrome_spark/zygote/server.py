@@ -179,7 +179,7 @@ def become(request: Request) -> None:
     sys.argv[:] = request.arguments
     # Python's own are buffered otherwise: Spark sets PYTHONUNBUFFERED.
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 - for good
-    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115 - for good
     runpy.run_module(request.arguments[0], run_name="__main__", alter_sys=True)
 
 

@@ -59,9 +59,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") 
     """Say what a failed test left in its broker."""
     report = yield
     broker = item.stash.get(_BROKER, None)
-    if broker is not None and call.when == "call" and report.failed:  # type: ignore[attr-defined]
+    if broker is not None and call.when == "call" and report.failed:  # type: ignore[attr-defined]  # a report
         told = _told(broker.leftovers(), item.stash.get(_SUFFIX, ""))
-        report.sections.append(("cosmodrome", told))  # type: ignore[attr-defined]
+        report.sections.append(("cosmodrome", told))  # type: ignore[attr-defined]  # a report
     return report
 
 

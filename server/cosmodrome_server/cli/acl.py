@@ -66,7 +66,7 @@ def deny(
 @app.command("list")
 def list_policies(
     user: Annotated[str, typer.Option(help="Only of this user")] = "",
-    as_json: AsJson = False,  # noqa: FBT002
+    as_json: AsJson = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """List policies."""

@@ -23,7 +23,7 @@ PREFIX = "%DLQ%"
 
 @app.command("list")
 def list_dead_letters(
-    as_json: AsJson = False,  # noqa: FBT002
+    as_json: AsJson = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """List the groups that have dead letters, and how many."""
@@ -46,7 +46,7 @@ def list_dead_letters(
 def show(
     group: Annotated[str, typer.Argument(help="The group whose dead letters to show")],
     most: Annotated[int, typer.Option("--max", help="How many at most")] = 10,
-    as_json: AsJson = False,  # noqa: FBT002
+    as_json: AsJson = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """Show dead letters whole, oldest first; hides and moves nothing."""
@@ -76,7 +76,7 @@ def redrive(
     group: Annotated[str, typer.Argument(help="The group whose dead letters go back")],
     topic: Annotated[str, typer.Option(help="Only those that came from this topic")] = "",
     most: Annotated[int, typer.Option("--max", help="How many at most; 0 for all")] = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count")] = False,  # noqa: FBT002
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count")] = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """Send dead letters back to their topics, each once."""

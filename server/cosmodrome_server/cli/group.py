@@ -23,12 +23,12 @@ Name = Annotated[str, typer.Argument(help="The consumer group")]
 @app.command()
 def create(  # noqa: PLR0913, PLR0917 - one option per property of a group
     name: Name,
-    fifo: Annotated[bool, typer.Option("--fifo", help="Deliver in order")] = False,  # noqa: FBT002
+    fifo: Annotated[bool, typer.Option("--fifo", help="Deliver in order")] = False,
     max_attempts: Annotated[int, typer.Option(help="Deliveries before the dead letters")] = 0,
     backoff: Annotated[str, typer.Option(help="Rests after failures: 1s,5s,10s,1m")] = "",
     consume_from: Annotated[str, typer.Option(help="auto, first, last or a moment")] = "auto",
     lite_topic_of: Annotated[str, typer.Option(help="The LITE topic a lite group reads")] = "",
-    paused: Annotated[bool, typer.Option("--paused", help="Refuse receives")] = False,  # noqa: FBT002
+    paused: Annotated[bool, typer.Option("--paused", help="Refuse receives")] = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """Create a group, or change one."""
@@ -55,7 +55,7 @@ def create(  # noqa: PLR0913, PLR0917 - one option per property of a group
 @app.command("list")
 def list_groups(
     prefix: Annotated[str, typer.Option(help="Only names that begin so")] = "",
-    as_json: AsJson = False,  # noqa: FBT002
+    as_json: AsJson = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """List groups with how far behind they are."""
@@ -81,7 +81,7 @@ def list_groups(
 @app.command()
 def show(
     name: Name,
-    as_json: AsJson = False,  # noqa: FBT002
+    as_json: AsJson = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """Show one group and its progress, topic by topic."""
@@ -104,7 +104,7 @@ def show(
 @app.command()
 def delete(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask")] = False,  # noqa: FBT002
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask")] = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """Delete a group and its progress; its dead letters stay."""

@@ -60,7 +60,7 @@ def find(
     message_id: Annotated[str, typer.Option("--id", help="A message id")] = "",
     key: Annotated[str, typer.Option(help="A message key")] = "",
     most: Annotated[int, typer.Option("--max", help="How many at most")] = 32,
-    as_json: AsJson = False,  # noqa: FBT002
+    as_json: AsJson = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """Find messages by id or key."""
@@ -93,7 +93,7 @@ def find(
 def show(
     topic: Topic,
     message_id: Annotated[str, typer.Argument(help="A message id")],
-    as_json: AsJson = False,  # noqa: FBT002
+    as_json: AsJson = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """Show one message whole, with its properties and its body."""

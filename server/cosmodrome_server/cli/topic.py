@@ -46,7 +46,7 @@ def create(
 @app.command("list")
 def list_topics(
     prefix: Annotated[str, typer.Option(help="Only names that begin so")] = "",
-    as_json: AsJson = False,  # noqa: FBT002
+    as_json: AsJson = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """List topics with what they hold."""
@@ -70,7 +70,7 @@ def list_topics(
 @app.command()
 def show(
     name: Name,
-    as_json: AsJson = False,  # noqa: FBT002
+    as_json: AsJson = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """Show one topic and the offsets of its queues."""
@@ -96,7 +96,7 @@ def show(
 @app.command()
 def delete(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask")] = False,  # noqa: FBT002
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask")] = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """Delete a topic, its messages and all progress on it."""

@@ -25,7 +25,7 @@ app = new_app("List and end half messages.")
 def list_transactions(
     topic: Annotated[str, typer.Option(help="Only of this topic")] = "",
     most: Annotated[int, typer.Option("--max", help="How many at most")] = 100,
-    as_json: AsJson = False,  # noqa: FBT002
+    as_json: AsJson = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """List half messages, oldest first; parked ones are no longer checked."""

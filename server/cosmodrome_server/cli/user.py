@@ -25,8 +25,8 @@ def create(
     secret: Annotated[
         str, typer.Option(help="Asked for unless given", envvar="COSMODROME_NEW_SECRET")
     ] = "",
-    is_super: Annotated[bool, typer.Option("--super", help="May do everything")] = False,  # noqa: FBT002
-    disabled: Annotated[bool, typer.Option("--disabled", help="May do nothing")] = False,  # noqa: FBT002
+    is_super: Annotated[bool, typer.Option("--super", help="May do everything")] = False,
+    disabled: Annotated[bool, typer.Option("--disabled", help="May do nothing")] = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """Create a user, or change one."""
@@ -42,7 +42,7 @@ def create(
 
 @app.command("list")
 def list_users(
-    as_json: AsJson = False,  # noqa: FBT002
+    as_json: AsJson = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """List users; secrets are never shown."""

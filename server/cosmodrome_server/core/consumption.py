@@ -89,6 +89,12 @@ class Consumption:
         """Take back a progress at rest, at start."""
         self._resting.lay(queue_id, queue_offset, is_saved=True)
 
+    def reached(self) -> Iterator[tuple[int, int]]:
+        """(queue id, the first offset of which nothing is known) of all progress."""
+        for queue_id, progress in self.awake.items():
+            yield queue_id, progress.reached
+        yield from self._resting
+
     def rows(self) -> Iterator[Row]:
         """All progress."""
         for progress in self.awake.values():

@@ -85,6 +85,15 @@ class DoneSet:
             if self.floor & _LOW:
                 return
 
+    @property
+    def end(self) -> int:
+        """One past the last offset done."""
+        above = self.above_floor()
+        if not above:
+            return self.floor
+        chunk, bits = above[-1]
+        return (chunk << _SHIFT) + bits.bit_length()
+
     def count(self, start: int, end: int) -> int:
         """How many offsets of [start, end) are done."""
         below = min(max(self.floor, start), end)

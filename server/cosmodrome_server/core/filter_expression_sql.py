@@ -160,13 +160,13 @@ def _is_true(condition: Evaluate, properties: Properties) -> bool:
 
 def _parse(expression: str, builder: "_Builder") -> _Node:
     # Imported on the first SQL filter: see the module.
-    from lark.exceptions import UnexpectedInput, UnexpectedToken  # noqa: PLC0415
+    from lark.exceptions import UnexpectedInput, UnexpectedToken  # noqa: PLC0415 - see above
 
     try:
         tree = _parser().parse(expression)
     except UnexpectedInput as error:
         # Every kind of this error that a parser raises sets it.
-        position: int = error.pos_in_stream  # type: ignore[assignment]
+        position: int = error.pos_in_stream  # type: ignore[assignment]  # see above
         if isinstance(error, UnexpectedToken) and error.token.type == "$END":
             raise IllegalFilterExpression(
                 f"the SQL filter ends too early, at position {len(expression)}"
@@ -193,7 +193,7 @@ def _hint(expression: str, position: int) -> str:
 
 @lru_cache(maxsize=1)
 def _parser() -> Any:  # noqa: ANN401 - lark's class is not imported before it is needed
-    from lark import Lark  # noqa: PLC0415
+    from lark import Lark  # noqa: PLC0415 - on the first SQL filter
 
     return Lark(_GRAMMAR, parser="lalr", lexer="basic", propagate_positions=True)
 

@@ -87,6 +87,11 @@ class Progress:
         )
 
     @property
+    def reached(self) -> int:
+        """The first offset of which it knows nothing."""
+        return max(self.cursor, self.done.end)
+
+    @property
     def inflight(self) -> int:
         """How many messages are leased."""
         return self.leases.inflight

@@ -176,9 +176,20 @@ class Shard:
     def started(self) -> None:
         """All records were replayed: what they say is durable."""
         self.consumptions.started()
+        if self._log.damages:
+            self._pass_over_lost()
         self._staged_ends.clear()
         self.arrived.clear()
         self.catalogue.read_ends(self._log)
+
+    def _pass_over_lost(self) -> None:
+        """Messages lost at the end of a queue keep their offsets, as far as groups know of them.
+
+        A new message at an offset that a group is done with would be hidden from it.
+        """
+        for (_, topic_id), consumption in self.consumptions.by_pair.items():
+            for queue_id, queue_offset in consumption.reached():
+                self._log.pass_over(topic_id, queue_id, queue_offset, self._stored_ms)
 
     # Applying: the only mutators
 

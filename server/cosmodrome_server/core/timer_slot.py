@@ -60,7 +60,7 @@ class Slot:
     def _sort(self) -> None:
         if len(self) > _NUMPY_FROM:
             # Imported late: it costs 20 MB, and most brokers never see such a slot.
-            import numpy as np  # noqa: PLC0415
+            import numpy as np  # noqa: PLC0415 - see above
 
             entries = np.frombuffer(self.entries, "<u8").reshape(-1, 3)
             self.entries = bytearray(entries[entries[:, 1].argsort(kind="stable")].tobytes())

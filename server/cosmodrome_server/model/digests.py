@@ -5,9 +5,9 @@ OpenSSL's MD5 takes more than twice as long.
 """
 
 try:
-    from _blake2 import blake2b  # type: ignore[import-not-found, unused-ignore]
-    from _md5 import md5  # type: ignore[import-not-found, unused-ignore]
-    from _sha1 import sha1  # type: ignore[import-not-found, unused-ignore]
+    from _blake2 import blake2b  # type: ignore[import-not-found, unused-ignore]  # no stubs
+    from _md5 import md5  # type: ignore[import-not-found, unused-ignore]  # no stubs
+    from _sha1 import sha1  # type: ignore[import-not-found, unused-ignore]  # no stubs
 except ImportError:  # a Python that was built without
     from hashlib import blake2b, md5, sha1
 

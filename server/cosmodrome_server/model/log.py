@@ -309,6 +309,10 @@ class Log(QueueReader, Protocol):
     def rows(self) -> Iterable[tuple[bytes, bytes]]:
         """At start, once, first: the rows of the last checkpoint."""
 
+    @property
+    def damages(self) -> Sequence[object]:
+        """What `replay` found damaged, and passed over."""
+
     def stage_message(self, record: MessageRecord) -> int:
         """Put a message into the open frame; return its position.
 
@@ -345,6 +349,14 @@ class Log(QueueReader, Protocol):
         entries: Sequence[tuple[int, int, int]],
     ) -> None:
         """`index` for neighbours of the segment that takes frames, or is replayed; at least one."""
+
+    def pass_over(
+        self, topic_id: int, queue_id: int, queue_offset: int, timestamp_ms: int
+    ) -> None:
+        """At start, after `replay`: a queue goes on at an offset, if it does not lie behind it.
+
+        Messages before it were lost to corruption; they are as old as `timestamp_ms`.
+        """
 
     def drop_queues(self, topic_id: int) -> None:
         """Forget the queues of a deleted topic."""

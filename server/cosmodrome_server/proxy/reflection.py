@@ -28,7 +28,7 @@ class Reflection:
     def inform(self, call: Call) -> None:
         """Answer `ServerReflectionInfo`: one response for each request."""
         # Its descriptors live in the default pool and cost an import that few need.
-        from grpc_reflection.v1alpha import reflection_pb2 as wire  # noqa: PLC0415
+        from grpc_reflection.v1alpha import reflection_pb2 as wire  # noqa: PLC0415 - see above
 
         def take(message: bytes | None) -> None:
             if message is None:

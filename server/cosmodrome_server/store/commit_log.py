@@ -139,7 +139,7 @@ class CommitLog:
         self._message_limit = self._state_limit = -1
         # The index is asked for every message: no call in between.
         self.index, self.index_run = self._queues.index, self._queues.index_run
-        self.drop_queues = self._queues.drop
+        self.drop_queues, self.pass_over = self._queues.drop, self._queues.pass_over
         self.min_offset, self.max_offset = self._queues.min_offset, self._queues.max_offset
         self.tag_hashes, self.timestamp = self._queues.tag_hashes, self._queues.timestamp
         self.offset_at = self._queues.offset_at

@@ -179,6 +179,18 @@ class ConsumeQueues:
         queue.words.extend(array("Q", list(chain.from_iterable(entries[1:]))))
         queue.next_offset = queue_offset + len(entries)
 
+    def pass_over(
+        self, topic_id: int, queue_id: int, queue_offset: int, timestamp_ms: int
+    ) -> None:
+        """See `model.log.Log.pass_over`."""
+        if queue_offset > self.max_offset(topic_id, queue_id):
+            queue = self._queues.get(key_of(topic_id, queue_id))
+            if queue is None:
+                queue = self._wake(key_of(topic_id, queue_id))
+            missing = queue_offset - queue.next_offset
+            queue.words.frombytes(_ENTRY.pack(0, 0, timestamp_ms) * missing)
+            queue.next_offset = queue_offset
+
     def _note_oldest(self, words: "array[int]") -> None:
         foreign = [position for position in words[::WORDS] if 0 < position < self._active_base]
         self._oldest_foreign = min([self._oldest_foreign, *foreign])

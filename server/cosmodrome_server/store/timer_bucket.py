@@ -346,7 +346,7 @@ def _in_order(found: DelayedMessages, recalled: set[int]) -> DelayedMessages:
     """Sort by due time and position; leave out what was recalled, or copied twice."""
     if len(found.due_ms) > _NUMPY_FROM:
         # Imported late: it costs 20 MB, and most brokers never see such an hour.
-        import numpy as np  # noqa: PLC0415
+        import numpy as np  # noqa: PLC0415 - see above
 
         due, positions, starts = (np.frombuffer(column, np.uint64) for column in found)
         kept = np.unique(positions, return_index=True)[1]

@@ -267,7 +267,7 @@ async def _restarted(own: OwnBench, load: Load, end: Callable[[], Awaitable[int]
 async def killed_under_load(bench: Bench) -> str:
     async with bench.own_server() as own, under_load(own) as load:
         first = await _restarted(own, load, own.broker.kill)
-        await asyncio.sleep(2)
+        await asyncio.sleep(2)  # load, before it dies again
         second = await _restarted(own, load, own.broker.kill)
     return f"{first:.1f} and {second:.1f} s, {len(load.acked)} acked, {load.failures} refused"
 

@@ -127,7 +127,7 @@ async def late_ack(bench: Bench) -> str:
     producer = await bench.connection.producer(topic)
     await producer.send(Outgoing(topic, b"slow"))
     (first,) = await consumer.take(1, within=20, ack=False, invisible_ms=SHORTEST_MS)
-    await asyncio.sleep(SHORTEST_MS / 1000 + 1)
+    await asyncio.sleep(SHORTEST_MS / 1000 + 1)  # the lease runs out in real time
     refusal = await refused(consumer.ack(first), code.INVALID_RECEIPT_HANDLE)
     (again,) = await consumer.take(1, within=20)
     assert again.message_id == first.message_id

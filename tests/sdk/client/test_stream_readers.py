@@ -105,7 +105,7 @@ async def test_cancelled_receives_free_their_readers(broker: TestBroker, name: N
         assert len(first) == 32
         for _ in range(2 * READERS_MAX):  # nothing is there: each waits until it is cancelled
             waiting = asyncio.create_task(consumer.receive(32))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # it is on its way by then, or not: both must do
             waiting.cancel()
             await asyncio.wait([waiting])
         await consumer.change_invisible_duration(first[0], 0)

@@ -69,7 +69,7 @@ def test_policies_of_the_wire_are_read_and_gaps_filled() -> None:
 def test_each_code_has_its_error(
     code: int, kind: type[errors.StatusError], retryable: bool, stored: bool
 ) -> None:
-    error = status.error_of(pb.Status(code=code, message="no"), endpoint="e", request_id="r")  # type: ignore[arg-type]
+    error = status.error_of(pb.Status(code=code, message="no"), endpoint="e", request_id="r")  # type: ignore[arg-type]  # also numbers without a name
     assert type(error) is kind
     assert (error.code, error.is_retryable, error.maybe_stored) == (code, retryable, stored)
     assert str(error) == f"no [code {code} from e, request r]"
@@ -193,12 +193,12 @@ def test_a_message_knows_its_type(message: Message, kind: MessageType) -> None:
 )
 def test_a_message_that_no_broker_takes_is_refused_here(options: dict[str, object]) -> None:
     with pytest.raises(IllegalArgument):
-        Message("t", b"x", **options)  # type: ignore[arg-type]
+        Message("t", b"x", **options)  # type: ignore[arg-type]  # rows
 
 
 def test_text_is_no_body() -> None:
     with pytest.raises(IllegalArgument, match="encode text first"):
-        Message("t", "text")  # type: ignore[arg-type]
+        Message("t", "text")  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_delays_count_from_the_send() -> None:

@@ -16,7 +16,7 @@ def queue(number: int) -> MessageQueue:
 
 
 def held(number: int, **values: float) -> ProcessQueue:
-    return ProcessQueue(queue(number), Filter(), **values)  # type: ignore[arg-type]
+    return ProcessQueue(queue(number), Filter(), **values)  # type: ignore[arg-type]  # passed through
 
 
 def view(number: int, size: int = 10) -> MessageView:

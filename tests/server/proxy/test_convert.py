@@ -79,14 +79,14 @@ def test_what_is_stored_is_what_was_sent_but_for_the_fields_of_the_server(
 ) -> None:
     message = pb.Message(topic=pb.Resource(name="orders"), body=b"x", user_properties=user)
     given = {name: value for name, value in system.items() if value is not None}
-    message.system_properties.MergeFrom(pb.SystemProperties(**given))  # type: ignore[arg-type]
+    message.system_properties.MergeFrom(pb.SystemProperties(**given))  # type: ignore[arg-type]  # rows
     if unknown:  # field 1000, of a later protocol
         later = b"\xc2\x3e" + bytes((len(unknown),)) + unknown
         message.system_properties.MergeFromString(later)
     expected = pb.SystemProperties()
     expected.CopyFrom(message.system_properties)
     for name in SERVERS_OWN:
-        expected.ClearField(name)  # type: ignore[arg-type]
+        expected.ClearField(name)  # type: ignore[arg-type]  # a row's
     expected.body_encoding = expected.body_encoding or pb.IDENTITY
     expected.born_host = expected.born_host or PEER
 

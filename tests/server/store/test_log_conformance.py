@@ -169,7 +169,7 @@ def test_frames_are_numbered_and_announced_in_order(opened: Opened) -> None:
         opened.log.stage(RecordKind.ACK, b"x")
         assert opened.log.has_staged
         assert opened.log.open_lsn == lsn
-        assert opened.log.commit(lambda lsn=lsn: announced.append(lsn))  # type: ignore[misc]
+        assert opened.log.commit(lambda lsn=lsn: announced.append(lsn))  # type: ignore[misc]  # bound now
         assert not opened.log.has_staged
         opened.settle()
         assert opened.log.durable_lsn == lsn

@@ -153,7 +153,7 @@ def test_a_bad_sector_of_a_bucket_costs_the_messages_in_it_and_no_other() -> Non
     buckets.append([(NOON_MS, n, delayed(NOON_MS, b"%d" % n * 900)) for n in range(5)])
     start = buckets.load(hour_of(NOON_MS)).starts[2]
     after = buckets_on(disk.killed())
-    after._files.unreadable = (".tb", start + 100, start + 101)  # type: ignore[attr-defined]
+    after._files.unreadable = (".tb", start + 100, start + 101)  # type: ignore[attr-defined]  # faulty files
 
     for _ in range(READS_MAX - 1):
         with pytest.raises(ReadFailed, match="cannot be read"):

@@ -76,7 +76,7 @@ def _source(context: Context) -> BulkSource:
     if context.bulk is None:
         raise Unsupported("this server's log is elsewhere: read by PullMessage")
     try:
-        import pyarrow as pa  # noqa: F401, PLC0415
+        import pyarrow as pa  # noqa: F401, PLC0415  # is it there?
     except ImportError as error:
         raise Unsupported("bulk reads need pyarrow on the server: cosmodrome[bulk]") from error
     return context.bulk

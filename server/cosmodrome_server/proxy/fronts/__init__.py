@@ -15,8 +15,8 @@ def chosen(config: Config) -> Literal["gate", "grpcio"]:
     if wanted == "grpcio":
         return "grpcio"
     try:
-        # What older ones do not have.
-        from cosmodrome_gate import check_certificate, self_signed  # noqa: F401, PLC0415
+        # What older ones do not have; neither of them may be there.
+        from cosmodrome_gate import check_certificate, self_signed  # noqa: F401, PLC0415 - see
     except ImportError as error:  # not installed, old, or built for another Python or machine
         if wanted == "gate":
             raise ConfigError(

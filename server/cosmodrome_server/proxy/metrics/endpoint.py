@@ -46,7 +46,7 @@ class MetricsEndpoint:
 
     def _serve(self) -> None:
         # http.server takes 15 ms to import: the first scrape pays, not the start.
-        from cosmodrome_server.proxy.metrics.http import HttpServer  # noqa: PLC0415
+        from cosmodrome_server.proxy.metrics.http import HttpServer  # noqa: PLC0415 - see above
 
         self._server = HttpServer(self._socket, self.answer)
         self._is_serving.set()
@@ -77,7 +77,7 @@ class MetricsEndpoint:
         """What a GET of `path` gets: status and body. Called in a thread of the server."""
         if path == "/metrics":
             # prometheus_client takes 20 ms to import: the first scrape pays, not the start.
-            from cosmodrome_server.proxy.metrics.exposition import render  # noqa: PLC0415
+            from cosmodrome_server.proxy.metrics.exposition import render  # noqa: PLC0415 - see above
 
             return 200, render(self._on_loop())
         if path == "/healthz":

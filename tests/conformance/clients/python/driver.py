@@ -100,7 +100,7 @@ class Listener(rocketmq.MessageListener):  # type: ignore[misc]  # the client is
         event = {"event": "delivery", "client": self.client, "message": HERE.shown(message)}
         say({**event, "result": "success" if succeeds else "failure"})
         if self.slow_ms:
-            time.sleep(self.slow_ms / 1000)
+            time.sleep(self.slow_ms / 1000)  # the listener's work
         return ConsumeResult.SUCCESS if succeeds else ConsumeResult.FAILURE
 
 

@@ -93,7 +93,7 @@ def listener(command: Command) -> Any:
         succeeds = seen[view.message_id] > command.get("fail_times", 0)
         event = {"event": "delivery", "client": command["client"], "message": HERE.shown(view)}
         say({**event, "result": "success" if succeeds else "failure"})
-        await asyncio.sleep(command.get("slow_ms", 0) / 1000)
+        await asyncio.sleep(command.get("slow_ms", 0) / 1000)  # the work
         return ConsumeResult.SUCCESS if succeeds else ConsumeResult.FAILURE
 
     return consume
