@@ -124,9 +124,7 @@ class MemoryLog:
         for at, entry in enumerate(entries, queue_offset):
             self.index(topic_id, queue_id, at, entry)
 
-    def pass_over(
-        self, topic_id: int, queue_id: int, queue_offset: int, timestamp_ms: int
-    ) -> None:
+    def pass_over(self, topic_id: int, queue_id: int, queue_offset: int, timestamp_ms: int) -> None:
         """See `Log`."""
         entries = self._queues.setdefault((topic_id, queue_id), [])
         entries.extend([(0, 0, timestamp_ms)] * (queue_offset - len(entries)))

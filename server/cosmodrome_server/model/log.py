@@ -350,9 +350,7 @@ class Log(QueueReader, Protocol):
     ) -> None:
         """`index` for neighbours of the segment that takes frames, or is replayed; at least one."""
 
-    def pass_over(
-        self, topic_id: int, queue_id: int, queue_offset: int, timestamp_ms: int
-    ) -> None:
+    def pass_over(self, topic_id: int, queue_id: int, queue_offset: int, timestamp_ms: int) -> None:
         """At start, after `replay`: a queue goes on at an offset, if it does not lie behind it.
 
         Messages before it were lost to corruption; they are as old as `timestamp_ms`.

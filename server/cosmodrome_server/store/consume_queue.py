@@ -179,9 +179,7 @@ class ConsumeQueues:
         queue.words.extend(array("Q", list(chain.from_iterable(entries[1:]))))
         queue.next_offset = queue_offset + len(entries)
 
-    def pass_over(
-        self, topic_id: int, queue_id: int, queue_offset: int, timestamp_ms: int
-    ) -> None:
+    def pass_over(self, topic_id: int, queue_id: int, queue_offset: int, timestamp_ms: int) -> None:
         """See `model.log.Log.pass_over`."""
         if queue_offset > self.max_offset(topic_id, queue_id):
             queue = self._queues.get(key_of(topic_id, queue_id))

@@ -11,6 +11,7 @@ from cosmodrome_server.errors import MessageNotFound
 from cosmodrome_server.model.message import MessageType
 from cosmodrome_server.model.queries import QueueBounds
 from cosmodrome_server.model.topic import Topic, TopicType
+from cosmodrome_server.store import segment
 from cosmodrome_server.store.platform import LogOptions
 from tests.support.broker_world import bodies, new_message
 from tests.support.disk_world import DIRECTORY, NEVER_SYNCED, SYNCED, DiskWorld
@@ -214,5 +215,44 @@ def test_a_start_that_passes_a_snapshot_begins_no_earlier_than_that_was_taken() 
         world.lose_checkpoints()
         world.kill()
         assert world.receive("plain") == []
+
+    run(scenario)
+
+
+async def damaged_at_the_end(world: DiskWorld, *, is_acknowledged: bool) -> None:
+    """The frame of the newest message rots after another one told of what became of it."""
+    world.broker.send("plain", [new_message(b"whole")])
+    world.receive("plain")
+    await world.settle()
+    start = world.log.end_position & segment.OFFSET_MASK
+    world.broker.send("plain", [new_message(b"lost")])
+    await world.settle()
+    delivered = world.receive("plain")
+    await world.settle()
+    if is_acknowledged:
+        world.broker.ack("billing", "plain", delivered[0].receipt_handle)
+        await world.settle()
+    world.broker.abandon()
+    disk = world.disk.killed()
+    [header] = world.log.segments()
+    disk.open(segment.path_of(DIRECTORY, header)).write(start, [b"rot"])
+    world.open(disk)
+    assert len(world.log.damages) == 1
+
+
+@pytest.mark.parametrize("is_acknowledged", [True, False])
+def test_a_message_sent_after_one_was_lost_to_rot_is_not_taken_for_that(
+    is_acknowledged: bool,
+) -> None:
+    async def scenario(world: DiskWorld) -> None:
+        await damaged_at_the_end(world, is_acknowledged=is_acknowledged)
+        world.broker.send("plain", [new_message(b"new")])
+        await world.settle()
+        assert bodies(world.receive("plain")) == [b"new"]
+        await world.settle()
+        state = world.broker.state_hash()
+        world.lose_checkpoints()
+        world.kill()
+        assert world.broker.state_hash() == state
 
     run(scenario)

@@ -31,6 +31,7 @@ def test_it_holds_what_was_added_and_its_floor_is_the_first_hole(
             model |= {start + bit for bit in range(extent.bit_length()) if extent >> bit & 1}
         hole = next(offset for offset in range(10**6) if offset not in model)
         assert done.floor == hole
+        assert done.end == max(model, default=-1) + 1
     for offset in range(6 * CHUNK_BITS):
         assert (offset in done) == (offset in model)
     for start, end in ((0, 10), (floor, 2 * CHUNK_BITS), (CHUNK_BITS - 1, 5 * CHUNK_BITS)):
