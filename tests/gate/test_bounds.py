@@ -95,6 +95,32 @@ def test_empty_messages_that_python_does_not_take_are_bounded(world: World) -> N
         world.wait_for(lambda look: look["seen"].get("message", 0) >= sent)
 
 
+def test_a_message_of_a_stream_is_counted_once() -> None:
+    limits = {"message_bytes": 900_000, "inbound_bytes": MIB, "unread_bytes_per_stream": 100_000}
+    with World(limits=limits) as world:
+        world.order("pause")
+        with world.client() as client:
+            stream = client.start(BIDI)
+            client.send(stream, framed(bytes(800_000)))
+            world.wait_for(lambda look: look["statistics"]["bytes_inbound"] >= 800_000)
+            world.order("resume")
+            assert len(client.wait_data(stream, 800_005)) == 800_005
+            client.send(stream, b"", end=True)
+            assert client.wait(stream).status == 0
+
+
+def test_headers_of_open_calls_are_counted_apart_from_requests_that_wait(world: World) -> None:
+    with world.client() as client:
+        long = [("x-long", "v" * 10_000)]
+        held = [client.begin(HOLD, b"", headers=long) for _ in range(100)]
+        world.wait_for(lambda look: look["held"] == 100)
+        statistics = world.statistics()
+        assert (statistics["bytes_headers"] > 1_000_000, statistics["bytes_inbound"]) == (True, 0)
+        world.order("release")
+        assert {client.wait(stream).status for stream in held} == {0}
+    world.wait_for(lambda look: look["statistics"]["bytes_headers"] == 0)
+
+
 def test_streams_that_python_does_not_take_share_what_requests_may_hold() -> None:
     limits = {"inbound_bytes": 8 * MIB, "message_bytes": MIB}
     with World(limits=limits) as world:

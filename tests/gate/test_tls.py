@@ -2,14 +2,18 @@
 
 import base64
 import json
+import re
 import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import cosmodrome_gate as gate
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from tests.gate.http2 import Http2
 from tests.gate.world import Pair, World, certificate, trusting
@@ -137,8 +141,73 @@ def test_a_new_certificate_is_used_and_no_connection_dropped(both: World) -> Non
 def test_a_broken_certificate_is_not_taken(both: World) -> None:
     assert "do not fit" in both.order("reload", **encoded(SERVER.certificate, CA.key))
     assert "no certificate" in both.order("reload", **encoded(b"nonsense", CA.key))
+    assert "key file is damaged" in both.order(
+        "reload", **encoded(SERVER.certificate, UNFIT["P-521"])
+    )
     with both.client(tls=trusting(CA)) as client:
         assert client.call(UNARY, b"x").messages == [b"x"]
+
+
+def pem(key: Any, *, passphrase: bytes = b"", layout: str = "PKCS8") -> bytes:
+    """A private key as a file holds it."""
+    encryption = (
+        serialization.BestAvailableEncryption(passphrase)
+        if passphrase
+        else serialization.NoEncryption()
+    )
+    layouts = {
+        "PKCS8": serialization.PrivateFormat.PKCS8,
+        "PKCS1": serialization.PrivateFormat.TraditionalOpenSSL,
+    }
+    text: bytes = key.private_bytes(serialization.Encoding.PEM, layouts[layout], encryption)
+    return text
+
+
+UNFIT = {
+    "P-521": pem(ec.generate_private_key(ec.SECP521R1())),
+    "RSA of 1024 bits": pem(rsa.generate_private_key(65_537, 1_024)),
+    "encrypted": pem(SERVER.signer, passphrase=b"secret"),
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        (b"", "the key file holds no private key (it is empty)"),
+        (b"\x30\x82 DER", "the key file holds no private key (it is not PEM)"),
+        (SERVER.certificate, "the key file holds no private key (it holds CERTIFICATE)"),
+        (UNFIT["encrypted"], "the key file holds no private key (it holds ENCRYPTED PRIVATE KEY)"),
+        (SERVER.key[:-20], "the key file cannot be read: the line END PRIVATE KEY is missing"),
+        (SERVER.key.replace(b"\nM", b"\n!"), "the key file cannot be read: what stands after"),
+        (SERVER.key.replace(b"KEY-----\n", b"KEY--\n", 1), "a BEGIN line is broken"),
+        (UNFIT["P-521"], "the key file is damaged, or of a kind that cannot be used"),
+        (UNFIT["RSA of 1024 bits"], "the key file is damaged, or of a kind that cannot be used"),
+    ],
+)
+def test_a_key_that_cannot_be_used_is_said_with_what_is_wanted(key: bytes, says: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)) as error:
+        gate.check_certificate(SERVER.certificate, key)
+    assert "wanted is one in PEM without a passphrase" in str(error.value)
+    assert "ECDSA on P-256 or P-384" in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("chain", "says"),
+    [
+        (b"", "the certificate file holds no certificate (it is empty)"),
+        (SERVER.key, "the certificate file holds no certificate (it holds PRIVATE KEY)"),
+        (SERVER.certificate[:-20], "the certificate file cannot be read: the line END CERTIFICATE"),
+    ],
+)
+def test_a_certificate_that_cannot_be_used_is_said_with_what_is_wanted(
+    chain: bytes, says: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)) as error:
+        gate.check_certificate(chain, SERVER.key)
+    assert "wanted is one or more in PEM (BEGIN CERTIFICATE)" in str(error.value)
+    with pytest.raises(ValueError, match="the client CA file"):
+        gate.check_certificate(SERVER.certificate, SERVER.key, chain, "required")
 
 
 def encoded(chain: bytes, key: bytes) -> dict[str, str]:
@@ -148,12 +217,7 @@ def encoded(chain: bytes, key: bytes) -> dict[str, str]:
     }
 
 
-def test_keys_of_other_kinds_are_taken() -> None:
-    pkcs1 = SERVER.signer.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.TraditionalOpenSSL,
-        serialization.NoEncryption(),
-    )
-    settings = {"certificate": SERVER.certificate, "key": pkcs1}
+def test_keys_of_other_layouts_are_taken() -> None:
+    settings = {"certificate": SERVER.certificate, "key": pem(SERVER.signer, layout="PKCS1")}
     with World(tls="required", **settings) as world, world.client(tls=trusting(CA)) as client:
         assert client.call(UNARY, b"x").messages == [b"x"]

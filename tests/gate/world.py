@@ -107,7 +107,8 @@ def state_of(world: World) -> dict[str, int]:
     """What must be as it was when an attack is over."""
     counters = world.statistics()
     return {
-        name: counters[name] for name in ("calls", "bytes_inbound", "bytes_replies", "restarts")
+        name: counters[name]
+        for name in ("calls", "bytes_inbound", "bytes_headers", "bytes_replies", "restarts")
     }
 
 

@@ -11,7 +11,7 @@ use crate::ledger::{Charge, Held};
 use crate::metadata::{self, Metadata};
 use crate::reactor::Reactor;
 use crate::reply::{Responder, Tracked, code};
-use crate::statistics::up;
+use crate::statistics::{Statistics, up};
 use bytes::Bytes;
 use h2::RecvStream;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
@@ -154,11 +154,7 @@ fn refuse_http(
 }
 
 /// The request of a call is there: hand it to Python.
-fn arrived(reactor: &Rc<Reactor>, mut call: Arriving, mut message: Bytes, charge: Charge) {
-    let waiting = reactor.shared.statistics.bytes_inbound.load(Relaxed);
-    if waiting > COMPACT_ABOVE_BYTES && message.len() <= COMPACT_UP_TO_BYTES {
-        message = Bytes::copy_from_slice(&message);
-    }
+fn arrived(reactor: &Rc<Reactor>, mut call: Arriving, message: Bytes, charge: Charge) {
     let Some(state) = reactor.reserve(&call) else {
         return reactor.refuse_busy(call.respond);
     };
@@ -167,9 +163,18 @@ fn arrived(reactor: &Rc<Reactor>, mut call: Arriving, mut message: Bytes, charge
         return refuse(reactor, call, &gone);
     }
     let mut event = Event::new(EventKind::Call, state.id, call.method);
-    event.message = message;
+    event.message = compacted(message, &reactor.shared.statistics);
     event.charge = Some(charge);
     reactor.hand_over(call, &state, event);
+}
+
+/// A message that may wait for Python does not keep a buffer many times its size.
+fn compacted(message: Bytes, statistics: &Statistics) -> Bytes {
+    let waiting = statistics.bytes_inbound.load(Relaxed);
+    if waiting > COMPACT_ABOVE_BYTES && message.len() <= COMPACT_UP_TO_BYTES {
+        return Bytes::copy_from_slice(&message);
+    }
+    message
 }
 
 /// Whether the stream is gone; else the waker hears of it.
@@ -339,12 +344,16 @@ impl Body {
         Ok(decompressor.finish())
     }
 
-    /// The next message of a stream of them; None at the end. It may take its time to begin.
-    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+    /// The next message of a stream of them, counted from here on by a charge of its own; None at the end. It
+    /// may take its time to begin.
+    pub(crate) async fn next(&mut self) -> Result<Option<(Bytes, Charge)>, Failure> {
         let mut pace = None;
         loop {
             if let Some(message) = self.frames.next_message()? {
-                return self.decompressed(message).await.map(Some);
+                let message = self.decompressed(message).await?;
+                self.account(self.frames.buffered())?;
+                let charge = self.charge_for(message.len())?;
+                return Ok(Some((message, charge)));
             }
             self.account(self.frames.buffered())?;
             let more = if self.frames.is_between() {
@@ -399,4 +408,27 @@ impl Pace {
 
 fn cardinality(found: &str) -> Failure {
     Failure::Status(code::UNIMPLEMENTED, format!("the method takes exactly one message; there was {found}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::Ledger;
+
+    #[test]
+    fn small_messages_are_copied_when_much_waits_and_not_for_the_headers_of_open_calls() {
+        let statistics = std::sync::Arc::new(Statistics::default());
+        let ledger = Ledger::new(statistics.clone(), &Limits::default());
+        let (small, large) = (Bytes::from(vec![1; 100]), Bytes::from(vec![2; COMPACT_UP_TO_BYTES + 1]));
+        let is_copied =
+            |message: &Bytes| compacted(message.clone(), &statistics).as_ptr() != message.as_ptr();
+        let mut headers = Charge::new(&ledger, Held::Headers);
+        assert_eq!(headers.set(2 << 20), Ok(()));
+        assert!(!is_copied(&small));
+        let mut waiting = Charge::new(&ledger, Held::Messages);
+        assert_eq!(waiting.set(2 << 20), Ok(()));
+        assert!(is_copied(&small) && !is_copied(&large));
+        drop(waiting);
+        assert!(!is_copied(&small));
+    }
 }

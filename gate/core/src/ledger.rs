@@ -51,6 +51,13 @@ impl Ledger {
             Held::Messages => &self.messages,
         }
     }
+
+    fn of_all(&self, what: Held) -> &AtomicU64 {
+        match what {
+            Held::Headers => &self.statistics.bytes_headers,
+            Held::Messages => &self.statistics.bytes_inbound,
+        }
+    }
 }
 
 /// What is held.
@@ -81,16 +88,16 @@ impl Charge {
     /// than before is never too much.
     pub(crate) fn set(&mut self, bytes: usize) -> Result<(), String> {
         let ledger = &*self.ledger;
-        let account = ledger.account(self.what);
+        let (account, of_all) = (ledger.account(self.what), ledger.of_all(self.what));
         let before = std::mem::replace(&mut self.bytes, bytes);
         if bytes <= before {
             let shrunk = (before - bytes) as u64;
-            ledger.statistics.bytes_inbound.fetch_sub(shrunk, Relaxed);
+            of_all.fetch_sub(shrunk, Relaxed);
             account.held.fetch_sub(shrunk, Relaxed);
             return Ok(());
         }
         let grown = (bytes - before) as u64;
-        let all = ledger.statistics.bytes_inbound.fetch_add(grown, Relaxed).saturating_add(grown);
+        of_all.fetch_add(grown, Relaxed);
         let own = account.held.fetch_add(grown, Relaxed).saturating_add(grown);
         let factor = if bytes <= SMALL_BYTES { 2 } else { 1 };
         if own > account.limit.saturating_mul(factor) {
@@ -105,7 +112,7 @@ impl Charge {
                 ),
             });
         }
-        if all > ledger.inbound_bytes.saturating_mul(factor) {
+        if ledger.statistics.held() > ledger.inbound_bytes.saturating_mul(factor) {
             let limit = ledger.inbound_bytes;
             return Err(format!("more than {limit} bytes of requests are waiting (inbound_bytes)"));
         }
@@ -115,7 +122,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.ledger.statistics.bytes_inbound.fetch_sub(self.bytes as u64, Relaxed);
+        self.ledger.of_all(self.what).fetch_sub(self.bytes as u64, Relaxed);
         self.ledger.account(self.what).held.fetch_sub(self.bytes as u64, Relaxed);
     }
 }
@@ -166,8 +173,10 @@ mod tests {
         let mut held = Charge::new(&ledger, Held::Headers);
         assert!(held.set(1 << 28).is_err_and(|text| text.contains("header_bytes_per_connection")));
         let mut message = Charge::new(&ledger, Held::Messages);
-        assert_eq!(message.set(1 << 28), Ok(()));
+        assert_eq!(message.set(1 << 27), Ok(()));
+        let counted = || (statistics.bytes_headers.load(Relaxed), statistics.bytes_inbound.load(Relaxed));
+        assert_eq!((counted(), statistics.held()), ((1 << 28, 1 << 27), (1 << 28) + (1 << 27)));
         drop((held, message));
-        assert_eq!(statistics.bytes_inbound.load(Relaxed), 0);
+        assert_eq!(counted(), (0, 0));
     }
 }

@@ -50,8 +50,10 @@ counters! {
     calls_expired;
     /// Streams reset by peers.
     resets;
-    /// Bytes of requests being received or waiting for Python.
+    /// Bytes of requests being received or waiting for Python, without the headers of calls.
     bytes_inbound;
+    /// Bytes of headers of open calls.
+    bytes_headers;
     /// Bytes of replies waiting to be written.
     bytes_replies;
     /// Bytes read from sockets.
@@ -60,6 +62,13 @@ counters! {
     bytes_written;
     /// Parts of the gate that failed by a bug and were started again.
     restarts;
+}
+
+impl Statistics {
+    /// Bytes that requests hold, headers and all.
+    pub(crate) fn held(&self) -> u64 {
+        self.bytes_inbound.load(Relaxed).saturating_add(self.bytes_headers.load(Relaxed))
+    }
 }
 
 /// One up.

@@ -66,11 +66,7 @@ async fn read(reactor: &Rc<Reactor>, state: &Arc<CallState>, mut body: Body) {
             inflow.taken.notified().await;
         }
         match body.next().await {
-            Ok(Some(message)) => {
-                let charge = match body.charge_for(message.len()) {
-                    Ok(charge) => charge,
-                    Err(failure) => return fail(reactor, state, failure),
-                };
+            Ok(Some((message, charge))) => {
                 inflow.unread.fetch_add(EVENT_BYTES + message.len(), Relaxed);
                 let mut event = Event::new(EventKind::Message, state.id, 0);
                 event.charge = Some(charge);

@@ -73,11 +73,13 @@ class Certificates:
                 self._client_ca.read_bytes() if self._client_ca is not None else b"",
             )
             self._check(found)
-        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            raise ConfigError(
-                f"cannot use the certificate {self._chain} with the key {self._key}: {error}"
-            ) from error
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot use {self._named()}: {error}") from error
         return found
+
+    def _named(self) -> str:
+        named = f"the certificate {self._chain} with the key {self._key}"
+        return f"{named} and the client CA {self._client_ca}" if self._client_ca else named
 
     def _check(self, found: CertificateFiles) -> None:
         """Ask what will present them; raises OSError, ValueError."""
@@ -89,5 +91,13 @@ class Certificates:
             gate.check_certificate(
                 found.chain, found.key, found.client_ca, self._client_certificate
             )
-        else:
+            return
+        try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self._chain, self._key)
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                raise ValueError("certificate and key do not fit: the key is another's") from error
+            raise ValueError(
+                f"{error}; wanted are PEM files: BEGIN CERTIFICATE in the one, in the other "
+                "BEGIN PRIVATE KEY without a passphrase"
+            ) from error

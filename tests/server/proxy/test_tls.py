@@ -47,6 +47,25 @@ def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_passphrase(tmp_
         Certificates(Config(tls=Tls(certificate=str(chain), key=str(key))))
 
 
+@pytest.mark.parametrize("front", ["gate", "grpcio"])
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [(None, "the key is another's"), (b"no key", "wanted (is|are).*PEM.*BEGIN PRIVATE KEY")],
+    ids=["another's", "none"],
+)
+def test_a_key_that_cannot_be_used_is_said_with_its_file_and_what_is_wanted(
+    tmp_path: Path, front: str, key: bytes | None, says: str
+) -> None:
+    if front == "gate":
+        pytest.importorskip("cosmodrome_gate")
+    chain, own = development_certificate(tmp_path)
+    other = development_certificate(tmp_path / "other")[1]
+    own.write_bytes(other.read_bytes() if key is None else key)
+    tls = Tls(certificate=str(chain), key=str(own))
+    with pytest.raises(ConfigError, match=f"{chain} with the key {own}: .*{says}"):
+        Certificates(Config(server=Server(front=front), tls=tls))
+
+
 def test_what_the_gate_could_not_present_is_said_before_it_listens(tmp_path: Path) -> None:
     pytest.importorskip("cosmodrome_gate")
     chain, key = development_certificate(tmp_path)
@@ -55,7 +74,7 @@ def test_what_the_gate_could_not_present_is_said_before_it_listens(tmp_path: Pat
     tls = Tls(
         certificate=str(chain), key=str(key), client_ca=str(nobody), client_certificate="required"
     )
-    with pytest.raises(ConfigError, match="the client CA holds no certificate"):
+    with pytest.raises(ConfigError, match="ca.crt: the client CA file holds no certificate"):
         Certificates(Config(tls=tls))
 
 
