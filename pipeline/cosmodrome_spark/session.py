@@ -10,8 +10,10 @@
 """
 
 import os
+import shutil
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cosmodrome_spark import register
@@ -41,7 +43,7 @@ class SessionOptions:
         conf: Goes before everything here.
     """
 
-    app_name: str
+    app_name: str = "cosmodrome"
     master: str = "local[*,4]"
     driver_memory: str = "1g"
     shuffle_partitions: int | None = None
@@ -50,17 +52,20 @@ class SessionOptions:
     conf: dict[str, str] = field(default_factory=dict)
 
 
-def build_session(options: SessionOptions, python: str | None = None) -> "SparkSession":
+def build_session(
+    options: SessionOptions | None = None, python: str | None = None
+) -> "SparkSession":
     """Start Spark, or take the session that runs, and make our format known to it.
 
     Args:
-        options: See there.
+        options: See there; None for the defaults.
         python: What Spark starts as Python, unless PYSPARK_PYTHON says; None for this one.
 
     Raises:
         MissingDependency: pyspark or Java is not installed.
     """
     check_installed()
+    options = options or SessionOptions()
     from pyspark.sql import SparkSession  # noqa: PLC0415  # checked just above
 
     os.environ.setdefault("PYSPARK_PYTHON", python or sys.executable)
@@ -96,6 +101,27 @@ def check_installed() -> None:
         raise MissingDependency(
             "the pipeline needs Java 17 or later (Debian: apt-get install openjdk-17-jre-headless)"
         )
+
+
+def foreign_python(master: str) -> str | None:
+    """The Python that a session of others starts for our code, where it is not this one.
+
+    Spark looks at PYSPARK_DRIVER_PYTHON, then PYSPARK_PYTHON, then takes the path's `python3`,
+    which in an environment that is not activated is the system's.
+
+    Args:
+        master: Spark's; of a cluster nobody here knows what its machines have.
+
+    Returns:
+        None where it is this environment's.
+    """
+    if not master.startswith("local"):
+        return None
+    chosen = os.environ.get("PYSPARK_DRIVER_PYTHON") or os.environ.get("PYSPARK_PYTHON")
+    found = shutil.which(chosen or "python3")
+    if found is not None and Path(found).parent == Path(sys.executable).parent:
+        return None
+    return found or chosen or "python3"
 
 
 def _settings(options: SessionOptions) -> dict[str, str]:

@@ -50,7 +50,6 @@ def main(data: Path) -> None:
         # In one write: a line is there whole or not at all.
         line = f"{offset - 1} {count}\n"
         idle.clear()
-        # Bound now.
         while not log.commit(lambda line=line: print(line, end="", flush=True)):  # type: ignore[misc]  # bound now
             idle.wait()
             idle.clear()
