@@ -156,6 +156,9 @@ class Background:
 
     def remove(self, segments: list[Path], derived: list[Path]) -> None:
         """Give back the files retention no longer needs, oldest first."""
+        # An index that could not be written would come when nobody removes it any more.
+        names = {path.name for path in derived}
+        self._unsealed = [each for each in self._unsealed if each.index_name not in names]
         for path in segments:
             try:
                 self._space.recycle(path)

@@ -27,6 +27,7 @@ good (`store.read_around_bad_sectors`): then its sectors are damage like any oth
 """
 
 import logging
+import re
 from array import array
 from collections.abc import Iterator
 from itertools import pairwise
@@ -362,6 +363,10 @@ class Replay:
 
 
 _ZERO_BYTES = 1 << 20
+# Of a segment, perhaps half written.
+_DERIVED = re.compile(
+    rf"(\d{{10}})(?:{re.escape(sealed_index.SUFFIX)}|{re.escape(key_index.SUFFIX)})(?:\.new)?"
+)
 # Until the next good frame says which one it is.
 _UNKNOWN = (1 << 64) - 1
 
@@ -380,16 +385,14 @@ def mend_tail(files: Files, directory: Path, header: SegmentHeader, ending: Endi
     What is cut can never be read again, a damaged segment header is written again, and bytes that
     were read but perhaps never synced are brought to the disk. Where the segment was full already,
     and the next one never came to be, there may be indexes of it: they go before a frame comes
-    that they do not know.
+    that they do not know. So do those of segments that retention took, if a crash left them.
     """
-    derived = (
-        sealed_index.path_of(directory, header.number),
-        key_index.path_of(directory, header.number),
-    )
     names = files.names(directory)
-    for path in derived:
-        if path.name in names:
-            files.remove(path)
+    sealed = {known.number for known in segment.named(names)} - {header.number}
+    for name in names:
+        derived = _DERIVED.fullmatch(name)
+        if derived is not None and int(derived[1]) not in sealed:
+            files.remove(directory / name)
     file = files.open(segment.path_of(directory, header))
     try:
         if ending.cut_bytes:

@@ -68,22 +68,33 @@ class Scrubber:
     def _go(self) -> Iterator[int]:
         self.damaged_ranges = 0
         for header in self._sealed():
-            path = segment.path_of(self._directory, header)
-            if path.name not in self._files.names(self._directory):
-                continue  # Retention was faster.
-            file = self._files.open(path)
             try:
-                for item in scan(file, header):
-                    if isinstance(item, Found):
-                        yield item.end - item.start
-                    elif isinstance(item, Bad):
-                        self.damaged_ranges += 1
-                        _log.error(
-                            "scrub_found_corruption segment=%d bytes=[%d,%d) reason=%s",
-                            header.number,
-                            item.start,
-                            item.end,
-                            item.reason,
-                        )
-            finally:
-                file.close()
+                yield from self._verify(header)
+            except OSError as error:
+                _log.warning("scrub_passed_over segment=%d error=%s", header.number, error)
+
+    def _verify(self, header: SegmentHeader) -> Iterator[int]:
+        """Bytes of each good frame of a segment; raises OSError."""
+        path = segment.path_of(self._directory, header)
+        if not self._is_there(path):
+            return  # Retention was faster.
+        file = self._files.open(path)
+        try:
+            for item in scan(file, header):
+                if isinstance(item, Found):
+                    yield item.end - item.start
+                elif isinstance(item, Bad) and self._is_there(path):
+                    self.damaged_ranges += 1
+                    _log.error(
+                        "scrub_found_corruption segment=%d bytes=[%d,%d) reason=%s",
+                        header.number,
+                        item.start,
+                        item.end,
+                        item.reason,
+                    )
+        finally:
+            file.close()
+
+    def _is_there(self, path: Path) -> bool:
+        """Whether a segment has its name still: recycled, its file is another one's."""
+        return path.name in self._files.names(self._directory)

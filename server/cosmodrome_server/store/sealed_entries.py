@@ -76,6 +76,11 @@ class SealedEntries:
         self.memory = memory
         self.mapped: MappedIndex | None = None
 
+    @property
+    def index_name(self) -> str:
+        """The name of its file."""
+        return sealed_index.path_of(Path(), self.segment.number).name
+
 
 class SealedSegments:
     """The index of a shard's sealed segments.

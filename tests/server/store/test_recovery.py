@@ -283,3 +283,17 @@ def test_an_index_of_a_segment_that_took_frames_again_is_not_believed(
     assert after.acked_lsn == after.log.open_lsn - 1
 
     assert World(after.disk.killed()).messages(1, 1) == after.messages(1, 1)
+
+
+def test_what_a_crash_left_of_segments_that_retention_took_is_removed() -> None:
+    world = filled()
+    gone, kept = world.log.segments()[:2]
+    disk = world.disk.killed()
+    disk.remove(segment_path(world, 0))
+    half_written = f"{gone.number:010d}.key.new"
+    disk.open(DIRECTORY / half_written, create=True)
+
+    after = World(disk)
+
+    indexes = [name for name in after.disk.names(DIRECTORY) if ".idx" in name or ".key" in name]
+    assert indexes[0] == f"{kept.number:010d}.idx"

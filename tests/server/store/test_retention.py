@@ -1,3 +1,4 @@
+import errno
 import logging
 from collections.abc import Iterator
 from typing import NoReturn
@@ -7,6 +8,7 @@ from msgspec.structs import replace
 
 from cosmodrome_server.errors import MessageNotFound, ReadFailed
 from cosmodrome_server.model.log import KeptLonger
+from cosmodrome_server.store import sealed_index
 from cosmodrome_server.store.consume_queue import ConsumeQueues
 from cosmodrome_server.store.group_commit import Durability
 from cosmodrome_server.store.message_reader import MessageReader
@@ -89,6 +91,26 @@ def test_old_segments_go_and_the_rest_is_served() -> None:
     names = world.disk.names(DIRECTORY)
     assert sum(name.endswith(".seg") for name in names) == 1
     assert not any(name.endswith(".idx") for name in names)
+
+
+def test_an_index_that_could_not_be_written_does_not_come_after_its_segment_went(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "the test's disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sealed_index, "write", full)
+        world = old_world(AGED)
+        world.log.retain(10_000)
+    world.background.tick()
+
+    names = world.disk.names(DIRECTORY)
+    assert not any(name.endswith(".idx") for name in names)
+    for n in range(40):
+        world.send(0, b"%02d" % n * 150)
+        world.commit()
+    assert any(name.endswith(".idx") for name in world.disk.names(DIRECTORY))
 
 
 def test_a_topic_that_keeps_its_messages_longer_keeps_the_segments_they_are_in() -> None:

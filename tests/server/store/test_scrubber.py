@@ -1,5 +1,12 @@
+import errno
+from pathlib import Path
+
+import pytest
+
 from cosmodrome_server.store import segment
-from tests.support.log_world import DIRECTORY, World
+from cosmodrome_server.store.files import File
+from cosmodrome_server.store.platform import LogOptions
+from tests.support.log_world import DIRECTORY, SMALL, World
 
 
 def filled() -> World:
@@ -51,3 +58,42 @@ def test_a_segment_that_retention_took_is_passed_over() -> None:
     world.log.scrubber.step(1 << 20)
 
     assert world.log.scrubber.damaged_ranges == 0
+
+
+def test_a_segment_that_is_recycled_while_it_is_read_is_not_damaged() -> None:
+    # Longer than what is read at a time.
+    world = World(options=LogOptions(SMALL.durability, 4 << 20, 0, 8 << 20, 1, 0, 0))
+    world.disk.bytes_max = 17 << 20
+
+    def send(count: int) -> None:
+        for n in range(count):
+            world.send(0, b"%03d" % n * 20_000)
+            world.commit()
+
+    send(200)
+    for _ in range(20):  # … frames: some of them are of the second segment
+        world.log.scrubber.step(1)
+    assert world.log.retain(10_000) > 0
+    send(62)  # Some of these are in its file, over a part of what it was.
+
+    world.log.scrubber.step(1 << 26)
+
+    assert world.log.scrubber.damaged_ranges == 0
+
+
+def test_a_segment_that_cannot_be_opened_now_does_not_end_the_tour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = filled()
+    first = segment.path_of(DIRECTORY, world.log.segments()[0])
+    opened = world.disk.open
+
+    def refused(path: Path, *, create: bool = False) -> File:
+        if path == first:
+            raise OSError(errno.EMFILE, "too many open files")
+        return opened(path, create=create)
+
+    monkeypatch.setattr(world.disk, "open", refused)
+    world.log.scrubber.step(1 << 20)
+
+    assert world.log.scrubber.bytes_verified > 50 * 400
