@@ -7,6 +7,7 @@ per message group, first deliveries in the order of the sends
 """
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -24,7 +25,26 @@ class Ledger:
     unanswered: set[str] = field(default_factory=set)
     after_ack: list[str] = field(default_factory=list)
     sent_again: set[str] = field(default_factory=set)
+    restarted_s: float | None = None
+    until_sent_s: list[float] = field(default_factory=list)
     progress: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def restart(self) -> None:
+        """The server is being started again."""
+        self.restarted_s = time.monotonic()
+
+    def acknowledge(self, bodies: Iterable[str]) -> None:
+        """The server said OK to a send; the first after a restart says how long that took."""
+        self.acknowledged.update(bodies)
+        if self.restarted_s is not None:
+            self.until_sent_s.append(time.monotonic() - self.restarted_s)
+            self.restarted_s = None
+
+    def restarts(self) -> str:
+        """From the start of a killed server to its first answered send; clients back off."""
+        waits_s = sorted(self.until_sent_s) or [0.0]
+        p50_s, p99_s = (waits_s[int(share * len(waits_s))] for share in (0.5, 0.99))
+        return f"first send p50 {p50_s:.3f} s, p99 {p99_s:.3f} s of {len(waits_s)} restarts"
 
     def deliver(self, body: str) -> None:
         """A consumer was given a message."""

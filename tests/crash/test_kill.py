@@ -19,6 +19,7 @@ from tests.support.raw_client import OK, RawClient
 SEED = int(os.environ.get("COSMODROME_CRASH_SEED", "20261121"))
 PLAIN, ORDERED, GROUP, FIFO_GROUP = "plain", "ordered", "readers", "ordered-readers"
 BATCH = 8
+LONGEST_LIFE_S = 2.0
 
 
 async def produce(
@@ -37,7 +38,7 @@ async def produce(
             ledger.attempted.update(bodies)
             if not await answered(client, messages, ledger, stop):
                 return
-            ledger.acknowledged.update(bodies)
+            ledger.acknowledge(bodies)
             number += len(bodies)
 
 
@@ -111,8 +112,9 @@ async def kill_under_load(
             tasks.create_task(produce(server.endpoint, f"p{index}", ledger, sending, fifo=fifo))
             tasks.create_task(consume(server.endpoint, f"c{index}", ledger, receiving, fifo=fifo))
         for _ in range(kills):
-            await asyncio.sleep(chance.uniform(0.2, 1.2))  # work to be killed in
+            await asyncio.sleep(chance.uniform(0.2, LONGEST_LIFE_S))  # work to be killed in
             await server.kill()
+            ledger.restart()
             await server.start()
         sending.set()
         await drained(ledger)
@@ -129,13 +131,14 @@ async def drained(ledger: Ledger) -> None:
                 await ledger.progress.wait()
 
 
-@pytest.mark.parametrize("kills", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [14, pytest.param(200, marks=pytest.mark.slow)])
 async def test_nothing_acknowledged_is_lost_and_nothing_settled_returns(
     tmp_path: Path, kills: int
 ) -> None:
     print(f"COSMODROME_CRASH_SEED={SEED}")
     ledger = await kill_under_load(tmp_path / "data", kills, random.Random(SEED))
     ledger.check()
-    assert len(ledger.acknowledged) > 100 * kills / 20
+    assert len(ledger.acknowledged) > 5 * kills
     # Only what was in flight at a kill may come twice: a batch per consumer and kill at most.
     assert ledger.duplicates <= kills * 3 * 32
+    print(f"{len(ledger.acknowledged)} sent, {ledger.duplicates} repeats, {ledger.restarts()}")
