@@ -268,7 +268,7 @@ class Operations(Protocol):
 
         Raises:
             ConsumerGroupNotFound: No such group.
-            TopicNotFound: A topic they came from is gone.
+            TopicNotFound: None of those that are left has a topic to go back to.
         """
 
     def scheduled(self, topic: str, max_messages: int) -> list[Scheduled]:

@@ -17,6 +17,7 @@ from cosmodrome_server.errors import (
     OverloadedError,
     ReadFailed,
     StoreError,
+    TopicNotFound,
     Unsupported,
 )
 from cosmodrome_server.model import wire
@@ -56,6 +57,7 @@ class OperationVerbs(TimerVerbs):
         progress = self._redrive_progress(source)
         bounds = self._bounds(source, 0)
         moved = looked_at = next_offset = 0
+        stranded: list[str] = []
         for queue_offset in self._redrivable(query, bounds, progress):
             if moved == query.max_messages or looked_at == _REDRIVE_READ_MAX:
                 next_offset = queue_offset
@@ -65,12 +67,20 @@ class OperationVerbs(TimerVerbs):
             origin = None if message is None else wire.dead_letter_origin(message.system)
             if message is None or origin is None or query.topic not in {"", origin[0]}:
                 continue
-            target = self._shard.catalogue.topic(origin[0])
+            target = self._shard.catalogue.topics.get(origin[0])
+            if target is None:
+                stranded.append(origin[0])
+                continue
             if not query.dry_run:
                 target = self._redrive_target(target, message)
                 self._put_messages([redriven_of(message, target, self._now())])
                 self._put(Ack(lease_ms, *progress.place, 0, queue_offset))
             moved += 1
+        if stranded and not (moved or next_offset):
+            raise TopicNotFound(
+                f"topic {stranded[0]} does not exist, where {len(stranded)} dead letters of "
+                f"{query.group} came from: create it, and redrive again"
+            )
         done = progress.done.count(bounds.min_offset, bounds.max_offset)
         return Redriven(moved, bounds.max_offset - bounds.min_offset - done, next_offset)
 

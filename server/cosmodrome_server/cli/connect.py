@@ -46,6 +46,9 @@ _REASONS = {
     "Socket closed": "it hung up. If it takes TLS only, write https://HOST:PORT",
 }
 
+# Said by a broker that answers a method of its own as the reference would.
+_STRICT = "server.strict"
+
 Response = TypeVar("Response", bound=Message)
 
 
@@ -172,6 +175,8 @@ def _check(status: definition_pb2.Status) -> None:
 def _told(endpoint: str, service: str, error: "grpc.RpcError") -> str:
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.UNIMPLEMENTED:
+        if _STRICT in details:
+            return f"{endpoint} is strict ({_STRICT}): it does without what this command needs"
         return f"{endpoint} does not know {service}: is it a Cosmodrome broker?"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         hint = "" if endpoint.startswith("https://") else "; if it takes TLS only, write https://"

@@ -81,13 +81,18 @@ def redrive(
 ) -> None:
     """Send dead letters back to their topics, each once."""
     request = wire.RedriveRequest(group=group, topic=topic, dry_run=dry_run)
+    word = "would go back" if dry_run else "went back"
     moved = 0
     while True:
         request.max_messages = most - moved if most else 0
-        answer = control(endpoint, "Redrive", request, wire.RedriveResponse)
+        try:
+            answer = control(endpoint, "Redrive", request, wire.RedriveResponse)
+        except SystemExit:
+            if moved:
+                typer.echo(f"{moved} dead letters of {group} {word} before that", err=True)
+            raise
         moved += answer.moved
         request.from_offset = answer.next_offset
         if not answer.next_offset or (most and moved >= most):
             break
-    word = "would go back" if dry_run else "went back"
     typer.echo(f"{moved} dead letters of {group} {word}, {answer.remaining} are left")

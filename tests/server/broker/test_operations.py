@@ -105,6 +105,25 @@ def test_redriving_needs_a_group_and_a_topic_to_go_back_to(run: Run) -> None:
     run(scenario)
 
 
+def test_dead_letters_whose_topic_is_gone_keep_no_others_from_going_back(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.broker.create_topic(Topic("others"))
+        for topic in ("orders", "others", "orders"):
+            await world.send(topic, new_message(topic.encode()))
+            (delivery,) = world.receive(topic, "billing")
+            world.broker.forward_to_dead_letter_queue("billing", topic, delivery.receipt_handle)
+            await world.settle()
+        world.broker.delete_topic("orders")
+        assert redrive(world, dry_run=True) == Redriven(1, 3)
+        assert redrive(world) == Redriven(1, 2)
+        with pytest.raises(TopicNotFound, match="orders does not exist, where 2 dead letters"):
+            redrive(world)
+        world.broker.create_topic(Topic("orders"))
+        assert redrive(world) == Redriven(2, 0)
+
+    run(scenario)
+
+
 def test_the_groups_of_the_broker_itself_are_not_listed(run: Run) -> None:
     async def scenario(world: World) -> None:
         await bury(world, "a")

@@ -9,6 +9,9 @@ import pytest
 from cosmodrome import Message
 from cosmodrome.sync import Producer, SimpleConsumer
 from cosmodrome.testing import TestBroker
+from cosmodrome_proto import control_pb2 as wire
+from cosmodrome_server.cli import dead_letters
+from cosmodrome_server.cli.connect import refuse
 from cosmodrome_server.cli.root import run
 
 Cli = Callable[..., str]
@@ -114,6 +117,20 @@ def test_dead_letters_are_listed_shown_and_sent_back(cli: Cli, broker: TestBroke
     assert json.loads(cli("dlq", "show", "nobody", "--json")) == []
 
 
+def test_a_redrive_that_is_refused_half_way_tells_how_many_went_back(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [wire.RedriveResponse(moved=256, remaining=9, next_offset=256)]
+
+    def answered(*_: object) -> wire.RedriveResponse:
+        return answers.pop() if answers else refuse("TOPIC_NOT_FOUND: topic bills does not exist")
+
+    monkeypatch.setattr(dead_letters, "control", answered)
+    told = cli("dlq", "redrive", "strict", code=1)
+    assert "256 dead letters of strict went back before that" in told
+    assert "bills does not exist" in told
+
+
 def test_a_reset_creates_neither_the_topic_nor_the_group_it_does_not_find(cli: Cli) -> None:
     cli("topic", "create", "there")
     cli("group", "create", "there")
@@ -194,3 +211,11 @@ def test_a_folder_that_is_no_brokers_is_neither_called_whole_nor_written_to(
 ) -> None:
     assert "holds no data of a broker" in cli("store", command, "--data", str(tmp_path), code=1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_strict_broker_is_told_from_no_broker_of_ours(cli: Cli) -> None:
+    with TestBroker(settings={"server.strict": "true"}) as strict:
+        cli("topic", "create", "%DLQ%strict", "--endpoint", strict.endpoint)
+        cli("message", "send", "%DLQ%strict", "x", "--endpoint", strict.endpoint)
+        told = cli("dlq", "show", "strict", "--endpoint", strict.endpoint, code=1)
+    assert "is strict (server.strict)" in told

@@ -15,7 +15,8 @@ def redrive(context: Context, _call: Call, request: wire.RedriveRequest) -> wire
     """Send up to `REDRIVE_MAX` dead letters back; callers go on from `next_offset`.
 
     Raises:
-        ConsumerGroupNotFound, TopicNotFound: Nobody's, or nowhere to go back to.
+        ConsumerGroupNotFound: Nobody's.
+        TopicNotFound: None of those that are left has a topic to go back to.
         BadRequest: A negative number.
     """
     if request.max_messages < 0:
