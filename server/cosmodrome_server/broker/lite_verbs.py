@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from cosmodrome_server.broker.operation_verbs import OperationVerbs
+from cosmodrome_server.broker.receive_verbs import INFLIGHT_ATTRIBUTE
 from cosmodrome_server.core.catalogue import GroupState, TopicState
 from cosmodrome_server.core.lite_subscription import (
     LiteRules,
@@ -237,8 +238,9 @@ class LiteVerbs(OperationVerbs):
             self._live_clients.add(query.client_id)
         matcher = self._shard.matchers.of(query.filter)
         deliveries: list[Delivery] = []
+        most = min(query.max_messages, self._lite_room(group, parent))
         for state, progress in self._readable(group, parent, query.client_id):
-            room = query.max_messages - len(deliveries)
+            room = most - len(deliveries)
             if room <= 0:
                 break
             try:
@@ -260,6 +262,20 @@ class LiteVerbs(OperationVerbs):
                     raise
                 break
         return deliveries
+
+    def _lite_room(self, group: GroupState, parent: TopicState) -> int:
+        """How many messages more the group allows to be in flight, of all lite topics together.
+
+        Of each there is one batch: who does not ask for a bound needs none, nor the counting.
+        """
+        most = self._inflight_max(group)
+        if INFLIGHT_ATTRIBUTE in group.group.attributes:
+            by_pair = self._shard.consumptions.by_pair
+            for lite_id, parent_id in self._parents.items():
+                if parent_id == parent.topic_id:
+                    consumption = by_pair.get((group.group_id, lite_id))
+                    most -= 0 if consumption is None else consumption.inflight
+        return most
 
     def _demand(self, query: ReceiveQuery, group: GroupState, room: int) -> Demand:
         return Demand(
@@ -332,7 +348,7 @@ class LiteVerbs(OperationVerbs):
     def _do_later(self) -> None:
         super()._do_later()
         now_ms = self._clock.monotonic_ms()
-        if self._parents and now_ms >= self._lite_sweep_ms:
+        if self._has_lite and now_ms >= self._lite_sweep_ms:
             self._lite_sweep_ms = now_ms + _SWEEP_EVERY_MS
             self._lite.expire(now_ms)
             self._expire_lite_topics()
@@ -370,7 +386,12 @@ class LiteVerbs(OperationVerbs):
 
     def _next_deadline_ms(self) -> int:
         first = super()._next_deadline_ms()
-        return min(first, self._lite_sweep_ms) if self._parents else first
+        return min(first, self._lite_sweep_ms) if self._has_lite else first
+
+    @property
+    def _has_lite(self) -> bool:
+        """Whether there is a lite topic, or somebody who reads one once it is there."""
+        return bool(self._parents) or self._lite.has_clients
 
 
 def _start(change: LiteChange, progress: Progress | None, first: int, end: int) -> int | None:

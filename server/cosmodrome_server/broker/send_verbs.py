@@ -71,7 +71,14 @@ class SendVerbs(CatalogueVerbs):
         raise NotImplementedError
 
     def _check_bounds(self, messages: Sequence[NewMessage]) -> None:
-        message_type = messages[0].message_type
+        checked: MessageType | None = None
+        for message in messages:
+            # Nearly always all of a batch are of one type.
+            if message.message_type is not checked:
+                checked = message.message_type
+                self._check_bound(checked)
+
+    def _check_bound(self, message_type: MessageType) -> None:
         if message_type is _TRANSACTION:
             is_open = len(self._shard.transactions)
             if is_open >= self._settings.transactions_max:

@@ -1,6 +1,5 @@
 """The verbs that end or extend deliveries, and what time does to them."""
 
-import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
@@ -46,6 +45,8 @@ _SKIPPED_BYTES = 5
 _DEAD_LETTERS_PER_TURN = 128
 # With no space for copies, exhausted messages rest this long before the next try.
 _DEAD_LETTER_RETRY_MS = 1_000
+# With no space for renewals, they rest this long; most begin 10 s before they are needed.
+_RENEWAL_RETRY_MS = 1_000
 
 
 class SettleVerbs(SendVerbs):
@@ -223,27 +224,26 @@ class SettleVerbs(SendVerbs):
     # Later
 
     def _do_later(self) -> None:
-        # What finds no space for a renewal ends in its time; who waits is answered nevertheless.
-        with contextlib.suppress(StoreFull):
-            self._renew()
+        self._renew()
         self._bury_exhausted()
         super()._do_later()
 
     def _renew(self) -> None:
         lease_ms = self._shard.lease_ms
-        for progress, lease in self._shard.consumptions.due_renewals(lease_ms):
+        consumptions = self._shard.consumptions
+        due = consumptions.due_renewals(lease_ms)
+        for at, (progress, lease) in enumerate(due):
             is_ours = lease.lease_id > self._last_lease_id_replayed
             if is_ours and lease.client_id in self._live_clients:
                 group = self._shard.catalogue.groups_by_id[progress.place[0]].group
-                self._put(
-                    plan_renewal(
-                        progress,
-                        lease,
-                        group.backoff,
-                        lease_ms,
-                        total_ms=self._settings.renew_total_ms,
-                    )
-                )
+                total_ms = self._settings.renew_total_ms
+                renewal = plan_renewal(progress, lease, group.backoff, lease_ms, total_ms=total_ms)
+                try:
+                    self._put(renewal)
+                except StoreFull:
+                    # Who waits is answered nevertheless.
+                    consumptions.renew_later(due[at:], lease_ms + _RENEWAL_RETRY_MS)
+                    return
 
     def _bury_exhausted(self) -> None:
         consumptions = self._shard.consumptions

@@ -22,7 +22,7 @@ of both.
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from cosmodrome_server.core import progress_row
 from cosmodrome_server.core.catalogue import Catalogue
@@ -368,6 +368,11 @@ class Consumptions:
             ):
                 due.append((progress, lease))
         return due
+
+    def renew_later(self, due: Iterable[tuple[Progress, Lease]], lease_ms: int) -> None:
+        """Give leases of `due_renewals` back, to be due again then."""
+        for progress, lease in due:
+            heapq.heappush(self._renewals, (lease_ms, lease.lease_id, progress))
 
     def leases_of(self, client_id: str) -> list[tuple[Progress, Lease]]:
         """The leases that are renewed for a client."""

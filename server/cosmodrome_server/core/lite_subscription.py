@@ -110,6 +110,7 @@ class LiteSubscriptions:
         self._max = subscriptions_max
         self._count = 0
         self._of: dict[tuple[str, str], LiteSubscription] = {}
+        self._groups_of_client: dict[str, dict[str, None]] = {}
         self._owners: dict[tuple[str, str], str] = {}
         # How many clients a group has, and how many of them read a lite topic: who sends the
         # first message to one must not look through all clients.
@@ -118,6 +119,11 @@ class LiteSubscriptions:
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def has_clients(self) -> bool:
+        """Whether anybody is remembered, however little it reads."""
+        return bool(self._of)
 
     def of(self, group: str, client_id: str) -> LiteSubscription | None:
         """What a client reads; None if it never said."""
@@ -151,6 +157,7 @@ class LiteSubscriptions:
         self._check_quota(change, rules, len(held.names) + len(outcome.added) - len(removed))
         if known is None:
             self._of[key] = held
+            self._groups_of_client.setdefault(change.client_id, {})[change.group] = None
             self._clients[change.group] += 1
         held.version, held.heard_ms = max(held.version, change.version), now_ms
         if change.action is LiteAction.PARTIAL_ADD:
@@ -179,6 +186,11 @@ class LiteSubscriptions:
     def _check_quota(self, change: LiteChange, rules: LiteRules, after: int) -> None:
         known = self._of.get((change.group, change.client_id))
         before = 0 if known is None else len(known.names)
+        if known is None and len(self._of) >= self._max:
+            raise LiteSubscriptionQuotaExceeded(
+                f"{len(self._of)} clients read lite topics already (lite.subscriptions_max)",
+                "lite.subscriptions_max",
+            )
         if after > max(before, rules.client_quota):
             raise LiteSubscriptionQuotaExceeded(
                 f"client {change.client_id} would read {after} lite topics, its group allows "
@@ -220,12 +232,18 @@ class LiteSubscriptions:
             for name in list(held.names):
                 self._remove(key, name)
             del self._of[key]
-            _take_one(self._clients, key[0])
+            group, client_id = key
+            groups = self._groups_of_client[client_id]
+            del groups[group]
+            if not groups:
+                del self._groups_of_client[client_id]
+            _take_one(self._clients, group)
 
     def drop_client(self, client_id: str) -> None:
         """A client is gone."""
-        for key in [key for key in self._of if key[1] == client_id]:
-            self._drop(key)
+        # Thousands may go at once.
+        for group in list(self._groups_of_client.get(client_id, ())):
+            self._drop((group, client_id))
 
     def expire(self, now_ms: int) -> None:
         """Forget clients that were silent for too long."""

@@ -215,6 +215,9 @@ def test_there_is_a_bound_and_a_switch() -> None:
         (handle,) = await begin(world, 1_000)
         with pytest.raises(OverloadedError, match="pending_max"):
             world.broker.send("later", [delayed("b", 1_000)])
+        world.broker.create_topic(Topic("mixed", TopicType.MIXED))
+        with pytest.raises(OverloadedError, match="pending_max"):
+            world.broker.send("mixed", [new_message(b"now"), delayed("b", 1_000)])
         with pytest.raises(Unsupported):
             world.broker.recall("later", handle)
         world.broker.abandon()

@@ -207,6 +207,26 @@ def test_who_waits_is_answered_in_time_when_renewals_find_no_space(
     run(scenario)
 
 
+def test_renewals_that_found_no_space_are_made_when_there_is_some(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> NoReturn:
+        raise StoreFull("no space even for this: the test says so")
+
+    async def scenario(world: World) -> None:
+        await world.send("orders", new_message(b"a"), new_message(b"b"))
+        for _ in range(2):
+            world.receive("orders", "billing", count=1, auto_renew=True, invisible_ms=60_000)
+        with monkeypatch.context() as patch:
+            patch.setattr(world.log, "stage", refused)
+            await world.later(50_000)
+        await world.later(1_000)
+        await world.later(10_000)
+        assert world.receive("orders", "billing") == []
+
+    run(scenario)
+
+
 def test_replies_leave_with_the_frame_that_holds_what_they_answer(run: Run) -> None:
     async def scenario(world: World) -> None:
         world.log.holding = True

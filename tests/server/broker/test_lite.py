@@ -124,6 +124,30 @@ def test_a_lite_topic_is_read_in_order_one_batch_at_a_time() -> None:
     run(scenario)
 
 
+def test_a_group_has_so_many_in_flight_as_it_says_of_all_lite_topics_together() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a", "b")
+        sync(world, "bob", "b")
+        await world.send("chat", *(lite("a", b"a%d" % n) for n in range(2)))
+        await world.send("chat", *(lite("b", b"b%d" % n) for n in range(3)))
+        found = receive(world, "ann")
+        assert len(found) == 4
+        assert receive(world, "bob") == []
+        given: list[list[bytes]] = []
+        query = ReceiveQuery("room", "chat", ANY_QUEUE, "ann", 32, 10_000)
+        world.broker.wait(
+            Waiter(query, world.clocks.run_ms + 5_000, lambda more: given.append(bodies(more)))
+        )
+        await world.settle()
+        assert given == []
+        for delivery in found:
+            world.broker.ack("room", "chat", delivery.receipt_handle)
+        await world.settle()
+        assert [len(more) for more in given] == [1]
+
+    run(scenario, inflight_max="4")
+
+
 def test_a_match_behind_many_messages_of_other_tags_is_not_waited_for() -> None:
     async def scenario(world: World, events: Events) -> None:
         sync(world, "ann", "a")
@@ -645,5 +669,19 @@ def test_lite_topics_and_progress_survive_a_restart() -> None:
         await world.restart()
         sync(world, "ann", "a", action=LiteAction.COMPLETE_ADD)
         assert bodies(receive(world, "ann")) == [b"a2"]
+
+    run(scenario)
+
+
+def test_who_subscribed_and_fell_silent_is_forgotten_before_there_is_a_lite_topic() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        for client in range(5):
+            sync(world, f"client-{client}", action=LiteAction.COMPLETE_ADD)
+        with pytest.raises(LiteSubscriptionQuotaExceeded, match="5 clients"):
+            sync(world, "ann", "a")
+        await world.later(180_000)
+        sync(world, "ann", "a")
+        await world.send("chat", lite("a", b"a1"))
+        assert bodies(receive(world, "ann")) == [b"a1"]
 
     run(scenario)
