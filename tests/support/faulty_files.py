@@ -2,7 +2,8 @@
 
 Every write is pending until its file is synced, every change of a name until its directory is. A
 power cut keeps what was synced and, of what was pending, what a random generator says: for each
-write all, nothing, or any of its sectors, perhaps after a first few that were written back in their
+write all, nothing, or any of its sectors (those of the file: a small write may lie in two, and
+tear), perhaps after a first few that were written back in their
 order; of the names of a directory any first few changes. A kill takes nothing, and makes nothing
 safe either: what was pending still is, for the next process and for a power cut after it.
 
@@ -18,7 +19,7 @@ operation that changes the disk; it may raise `Crash` to stop the world right th
 
 import errno
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -80,7 +81,7 @@ class _Inode:
         self.pending.clear()
         self.synced.extend(bytes(len(self.data) - len(self.synced)))
 
-    def after_cut(self, random: Random) -> "_Inode":
+    def after_cut(self, random: Random, sector_bytes: int) -> "_Inode":
         if self.synced is self.data:
             return _Inode(self.data)
         kept = bytearray(self.synced)
@@ -93,10 +94,19 @@ class _Inode:
             if fate == 0:
                 _put(kept, position, data)
             elif fate == 1:
-                for start in range(0, len(data), SECTOR_BYTES):
+                for start, sector in _sectors(position, data, sector_bytes):
                     if random.random() < 0.5:
-                        _put(kept, position + start, data[start : start + SECTOR_BYTES])
+                        _put(kept, start, sector)
         return _Inode(kept)
+
+
+def _sectors(position: int, data: bytes, sector_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """What of a write lies in each sector of its file, and where."""
+    start = 0
+    while start < len(data):
+        end = start + sector_bytes - (position + start) % sector_bytes
+        yield position + start, data[start:end]
+        start = end
 
 
 def _put(data: bytearray, position: int, written: bytes) -> None:
@@ -115,6 +125,7 @@ class FaultyFiles:
         bytes_max: How much the disk holds; None for no bound.
         unreadable: (name suffix, start, end): reads of this range fail.
         on_operation: Called with the name of each changing operation before it is done.
+        sector_bytes: What the disk writes whole or not at all.
         syncs: How many were done.
     """
 
@@ -124,6 +135,7 @@ class FaultyFiles:
         self.bytes_max: int | None = None
         self.unreadable: tuple[str, int, int] | None = None
         self.on_operation: Callable[[str], None] = lambda _: None
+        self.sector_bytes = SECTOR_BYTES
         self.syncs = 0
         self._names: dict[Path, _Inode] = {}
         self._synced_names: dict[Path, _Inode] = {}
@@ -142,7 +154,10 @@ class FaultyFiles:
             for change in changes[: random.randint(0, len(changes))]:
                 _apply(change, names)
         disk = FaultyFiles()
-        disk._names = {path: inode.after_cut(random) for path, inode in names.items()}
+        disk.sector_bytes = self.sector_bytes
+        disk._names = {
+            path: inode.after_cut(random, self.sector_bytes) for path, inode in names.items()
+        }
         disk._synced_names = dict(disk._names)
         return disk
 
@@ -159,6 +174,7 @@ class FaultyFiles:
             }
 
         disk = FaultyFiles()
+        disk.sector_bytes = self.sector_bytes
         disk._names = {path: copies[inode] for path, inode in self._names.items()}
         disk._synced_names = {path: copies[inode] for path, inode in self._synced_names.items()}
         disk._name_changes = {

@@ -28,7 +28,7 @@ it; one of them at a time):
 
     copy      append(…) of what is in the log and not copied; sync(); note in the state up to
               which position all is copied. After a crash some are appended again: `load`
-              keeps one of each position.
+              keeps the last of each position, of which alone it is certain that it is whole.
     fire      load(hour) before the hour begins: due times and positions, sorted. Each is put
               into its queue when it is due: by its log position while that segment is still
               there, else staged again from read(hour, start).
@@ -349,7 +349,8 @@ def _in_order(found: DelayedMessages, recalled: set[int]) -> DelayedMessages:
         import numpy as np  # noqa: PLC0415 - see above
 
         due, positions, starts = (np.frombuffer(column, np.uint64) for column in found)
-        kept = np.unique(positions, return_index=True)[1]
+        # Of two copies the later one: a power cut may have left half of the first.
+        kept = len(positions) - 1 - np.unique(positions[::-1], return_index=True)[1]
         kept = kept[~np.isin(positions[kept], list(recalled))]
         kept = kept[np.lexsort((positions[kept], due[kept]))]
         columns = (array("Q", column[kept].tobytes()) for column in (due, positions, starts))

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from tests.support.faulty_files import Crash, FaultyFiles
+from tests.support.faulty_files import SECTOR_BYTES, Crash, FaultyFiles
 from tests.support.log_world import DIRECTORY, INTERVAL, SMALL, State, World
 
 
@@ -22,10 +22,13 @@ def crash_at(world: World, operation: int) -> None:
     world.disk.on_operation = count
 
 
-def run_until_crash(random: Random, steps: int) -> tuple[World, dict[int, State]]:
+def run_until_crash(
+    random: Random, steps: int, sector_bytes: int = SECTOR_BYTES
+) -> tuple[World, dict[int, State]]:
     """A world that stopped in the middle of an operation, and its state after each frame."""
     states: dict[int, State] = {}
     world = World()
+    world.disk.sector_bytes = sector_bytes
     states[world.log.open_lsn - 1] = world.state()
     crash_at(world, random.randint(1, 12 * steps))
     try:
@@ -52,10 +55,13 @@ def check_after_crash(world: World, after: World, states: dict[int, State]) -> N
     assert after.messages(1, 0)[-1][1] == b"and on it goes"
 
 
+@pytest.mark.parametrize("sector_bytes", [SECTOR_BYTES, 4_096])
 @pytest.mark.parametrize("seed", range(60))
-def test_after_a_power_cut_the_log_is_what_it_was_after_some_acknowledged_frame(seed: int) -> None:
+def test_after_a_power_cut_the_log_is_what_it_was_after_some_acknowledged_frame(
+    seed: int, sector_bytes: int
+) -> None:
     random = Random(seed)
-    world, states = run_until_crash(random, 40)
+    world, states = run_until_crash(random, 40, sector_bytes)
     for _ in range(5):
         check_after_crash(world, world.power_cut(random), states)
 
@@ -64,7 +70,7 @@ def test_after_a_power_cut_the_log_is_what_it_was_after_some_acknowledged_frame(
 @pytest.mark.parametrize("seed", range(4_000))
 def test_after_many_power_cuts_nothing_acknowledged_is_lost(seed: int) -> None:
     random = Random(1_000_000 + seed)
-    world, states = run_until_crash(random, 60)
+    world, states = run_until_crash(random, 60, SECTOR_BYTES if seed % 2 else 4_096)
     for _ in range(25):
         check_after_crash(world, world.power_cut(random), states)
 

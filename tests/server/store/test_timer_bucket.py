@@ -78,7 +78,27 @@ def test_what_was_synced_survives_a_power_cut_and_what_is_torn_is_overwritten() 
 
         assert list(after.load(hour_of(NOON_MS)).positions)[:5] == [0, 1, 2, 3, 4]
         after.append([(NOON_MS, 99, delayed(NOON_MS, b"after"))])
-        assert bodies(after, hour_of(NOON_MS))[-1] == b"after"
+        starts = after.load(hour_of(NOON_MS)).starts
+        assert after.read(hour_of(NOON_MS), starts[-1]).body == b"after"
+
+
+@pytest.mark.parametrize("crowd", [1, 20_000])
+def test_of_a_message_copied_again_after_a_power_cut_the_second_copy_counts(
+    monkeypatch: pytest.MonkeyPatch, crowd: int
+) -> None:
+    """The head of the first may be on the disk, and its message not."""
+    monkeypatch.setattr(timer_bucket, "_NUMPY_FROM", crowd)
+    disk = FaultyFiles()
+    buckets = buckets_on(disk)
+    buckets.append([(NOON_MS, n, delayed(NOON_MS, b"x" * 700)) for n in range(5)])
+    (name,) = disk.names(DIRECTORY)
+    torn = buckets.load(hour_of(NOON_MS)).starts[2] + 600
+    disk.content(DIRECTORY / name)[torn:] = bytes(len(disk.content(DIRECTORY / name)) - torn)
+
+    after = buckets_on(disk)
+    after.append([(NOON_MS, n, delayed(NOON_MS, b"x" * 700)) for n in range(5)])
+
+    assert bodies(after, hour_of(NOON_MS)) == [b"x" * 700] * 5
 
 
 def test_every_flipped_bit_costs_one_entry_at_most() -> None:
