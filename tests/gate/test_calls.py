@@ -315,3 +315,11 @@ def test_a_client_refused_thousands_of_times_keeps_its_connection(world: World) 
             assert client.wait(stream).status == UNIMPLEMENTED
         assert client.goaway is None
         assert client.call(UNARY, b"x").messages == [b"x"]
+
+
+@pytest.mark.parametrize(("budget_us", "polls"), [(1_000_000, True), (0, False)])
+def test_the_gate_stays_awake_for_a_lone_caller_where_it_may(budget_us: int, polls: bool) -> None:
+    with World(limits={"busy_poll_us": budget_us}) as world, world.client() as client:
+        for number in range(50):
+            assert client.call(UNARY, b"%d" % number).messages == [b"%d" % number]
+        assert (world.statistics()["busy_polls"] > 0) is polls

@@ -45,6 +45,7 @@ def test_the_stub_says_what_there_is() -> None:
         ({"limits": {"message_bytes": 1 << 31}}, "inbound_bytes"),
         ({"limits": {"message_bytes": 385 << 20}}, "inbound_bytes_per_connection"),
         ({"limits": {"stall_ms": 1 << 63}}, "stall_ms is .* more than a year"),
+        ({"limits": {"busy_poll_us": 1_000_001}}, "busy_poll_us is .* more than a second"),
         ({"tcp": [("nowhere.invalid", 0)]}, "nowhere.invalid:0"),
     ],
 )

@@ -76,6 +76,7 @@ macro_rules! limits {
 }
 
 const MIB: u64 = 1 << 20;
+const SECOND_US: u64 = 1_000_000;
 const YEAR_MS: u64 = 365 * 86_400_000;
 
 limits! {
@@ -118,6 +119,8 @@ limits! {
     ping_timeout_ms = 20_000;
     /// A peer that takes no byte this long is cut off, and a reply of which no byte is taken is given up.
     stall_ms = 120_000;
+    /// How long a thread stays awake for the next word to or from a lone caller; 0 = it sleeps at once.
+    busy_poll_us = 500;
     /// How long after a call's deadline the gate answers DEADLINE_EXCEEDED itself.
     deadline_grace_ms = 250;
 }
@@ -162,6 +165,12 @@ impl Limits {
         }
         if let Some((name, value)) = self.durations().into_iter().find(|(_, value)| *value > YEAR_MS) {
             return Err(format!("limit {name} is {value} ms, more than a year"));
+        }
+        if self.busy_poll_us > SECOND_US {
+            return Err(format!(
+                "limit busy_poll_us is {}, more than a second: a core would be busy that long for nothing",
+                self.busy_poll_us
+            ));
         }
         if self.message_bytes >= u64::from(u32::MAX) {
             return Err("limit message_bytes: a gRPC message has a length of 32 bits".into());

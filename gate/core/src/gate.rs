@@ -288,6 +288,13 @@ async fn run(
         let reactor = reactor.clone();
         move || reactor.clone().watch_deadlines()
     });
+    keep(&shared, {
+        let reactor = reactor.clone();
+        move || {
+            let reactor = reactor.clone();
+            async move { reactor.busy_poll.run().await }
+        }
+    });
     keep(&shared, move || pass_on(reactor.clone(), mailbox.clone()));
     let _ = stop.wait_for(|stop| *stop).await;
 }

@@ -1,5 +1,6 @@
 //! One native thread: its connections, its open calls, and the replies that come for them.
 
+use crate::busy_poll::BusyPoll;
 use crate::call::Arriving;
 use crate::config::{Kind, millis};
 use crate::connection::Connection;
@@ -126,6 +127,7 @@ impl Calls {
 pub(crate) struct Reactor {
     pub(crate) shared: Arc<Shared>,
     pub(crate) heads: Heads,
+    pub(crate) busy_poll: BusyPoll,
     calls: RefCell<Calls>,
     resets: Arc<Resets>,
     earliest: Cell<Option<Instant>>,
@@ -134,9 +136,11 @@ pub(crate) struct Reactor {
 
 impl Reactor {
     pub(crate) fn new(shared: Arc<Shared>, thread: usize) -> Rc<Self> {
+        let budget = Duration::from_micros(shared.config.limits.busy_poll_us);
         Rc::new(Self {
-            shared,
             heads: Heads::new(),
+            busy_poll: BusyPoll::new(budget, shared.statistics.clone()),
+            shared,
             calls: RefCell::new(Calls { thread: thread as u64, ..Calls::default() }),
             resets: Arc::default(),
             earliest: Cell::new(None),
@@ -190,6 +194,7 @@ impl Reactor {
     ) {
         let deadline = timeout.map(|timeout| self.deadline_in(timeout));
         let state = request.state.clone();
+        self.busy_poll.called(state.id);
         event.request = Some(request);
         self.calls.borrow_mut().insert(state.id, Slot { answer, state, connection, deadline });
         up(&self.shared.statistics.calls);
@@ -217,6 +222,7 @@ impl Reactor {
     /// Pass on one reply. What comes for a call that is over is dropped.
     pub(crate) fn answer(self: &Rc<Self>, outgoing: Outgoing) {
         let Outgoing { id, reply, keep } = outgoing;
+        self.busy_poll.answered(id);
         let bytes = match reply {
             Reply::Message(bytes) => return self.answer_on(id, bytes),
             Reply::Last(ref bytes) => bytes.len(),

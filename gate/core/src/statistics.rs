@@ -60,6 +60,8 @@ counters! {
     bytes_read;
     /// Bytes written to sockets.
     bytes_written;
+    /// Times a thread stayed awake for a lone caller.
+    busy_polls;
     /// Parts of the gate that failed by a bug and were started again.
     restarts;
 }

@@ -106,6 +106,7 @@ class GateFront:
                 "inbound_bytes": max(512, 4 * config.limits.request_mib) << 20,
                 "inbound_bytes_per_connection": max(384, 3 * config.limits.request_mib) << 20,
                 "handshake_ms": config.limits.handshake_s * 1000,
+                "busy_poll_us": config.server.busy_poll_us,
             },
         )
 
