@@ -25,11 +25,16 @@ if ! compgen -G "$wheels/*.whl" >/dev/null; then
     "$python" -m maturin --version >/dev/null 2>&1 || "$python" -m pip install --quiet 'maturin>=1.9,<2' ||
         give_up "not built, maturin cannot be installed"
     echo "gate: building (a minute or two the first time)"
-    mkdir -p "$wheels"
+    mkdir -p "$cache/gate-wheels"
     find "$cache/gate-wheels" -mindepth 1 -maxdepth 1 -mtime +30 -exec rm -rf {} +
+    # A build that is interrupted leaves no half wheel where the next one looks.
+    building=$(mktemp -d "$cache/gate-wheels/building.XXXXXX")
+    trap 'rm -rf "$building"' EXIT
     CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$cache/gate-target} "$python" -m maturin build --quiet --release --locked \
-        --manifest-path "$here/py/Cargo.toml" --interpreter "$python" --out "$wheels" >"$cache/gate-build.log" 2>&1 ||
+        --manifest-path "$here/py/Cargo.toml" --interpreter "$python" --out "$building" >"$cache/gate-build.log" 2>&1 ||
         give_up "not built, see $cache/gate-build.log"
+    mkdir -p "$wheels"
+    mv "$building"/*.whl "$wheels"
 fi
 "$python" -m pip install --quiet --no-deps --no-index --force-reinstall "$wheels"/*.whl
 echo "$sources" >"$installed"

@@ -92,7 +92,7 @@ class Http2:
         self.goaway: int | None = None
         self.closed = False
         self.answers: dict[int, Answer] = {}
-        self.pongs = 0
+        self.pings = self.pongs = 0  # heard; each ping is answered when it is read
         self.unread = bytearray()
         # No checks of our own: what goes out may be wrong on purpose.
         config = h2.config.H2Configuration(
@@ -236,12 +236,7 @@ class Http2:
         return frame
 
     def take(self, event: h2.events.Event) -> None:
-        if isinstance(event, h2.events.ConnectionTerminated):
-            self.goaway = int(event.error_code or 0)
-            # The library takes it for the end; streams under way go on all the same.
-            self.http2.state_machine.state = h2.connection.ConnectionState.CLIENT_OPEN
-        elif isinstance(event, h2.events.PingAckReceived):
-            self.pongs += 1
+        self.take_of_connection(event)
         stream = getattr(event, "stream_id", None)
         answer = self.answers.get(stream) if isinstance(stream, int) else None
         if answer is None:
@@ -258,3 +253,13 @@ class Http2:
             answer.reset = int(event.error_code or 0)
         elif isinstance(event, h2.events.StreamEnded):
             answer.ended = True
+
+    def take_of_connection(self, event: h2.events.Event) -> None:
+        if isinstance(event, h2.events.ConnectionTerminated):
+            self.goaway = int(event.error_code or 0)
+            # The library takes it for the end; streams under way go on all the same.
+            self.http2.state_machine.state = h2.connection.ConnectionState.CLIENT_OPEN
+        elif isinstance(event, h2.events.PingReceived):
+            self.pings += 1
+        elif isinstance(event, h2.events.PingAckReceived):
+            self.pongs += 1

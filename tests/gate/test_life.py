@@ -11,10 +11,10 @@ from pathlib import Path
 import cosmodrome_gate as gate
 import pytest
 
-from tests.gate.http2 import Http2, framed
+from tests.gate.http2 import BIG_WINDOW, Http2, framed
 from tests.gate.world import World
 
-UNARY, HOLD = "/test.Echo/Unary", "/test.Echo/Hold"
+UNARY, HOLD, HOLD_BIDI = "/test.Echo/Unary", "/test.Echo/Hold", "/test.Echo/HoldBidi"
 METHODS = [("/a.B/C", gate.UNARY)]
 HERE = [("127.0.0.1", 0)]
 
@@ -221,7 +221,7 @@ def refuses_connections(world: World) -> bool:
 
 def test_a_drain_cuts_off_what_does_not_finish(world: World) -> None:
     with world.client() as client:
-        client.begin("/test.Echo/HoldBidi", b"")
+        client.begin(HOLD_BIDI, b"")
         world.wait_for(lambda look: look["statistics"]["calls"] == 1)
         began = time.monotonic()
         world.order("drain", grace_ms=300)
@@ -262,22 +262,33 @@ def test_an_idle_connection_is_told_to_go_and_a_busy_one_stays() -> None:
         assert busy.wait(stream).messages == [b"still"]
 
 
-def test_a_silent_peer_is_pinged_and_one_that_answers_is_kept() -> None:
-    limits = {"ping_ms": 100, "ping_timeout_ms": 400}
+def test_a_silent_peer_is_pinged_again_and_again_and_one_that_answers_is_kept() -> None:
+    limits = {"ping_ms": 50, "ping_timeout_ms": 3_000}
     with World(limits=limits) as world, world.client() as alive, world.client() as dead:
         for client in (alive, dead):
-            client.start("/test.Echo/HoldBidi")
-        world.wait_for(lambda look: look["statistics"]["calls"] == 2)
-        end = time.monotonic() + 1.5
-        alive.socket.settimeout(0.05)
-        while time.monotonic() < end:
-            try:
-                alive.receive()
-            except TimeoutError:
-                continue
-        assert not alive.closed
+            client.start(HOLD_BIDI)
+            while client.pings < 2:  # the second comes only if the answer to the first was taken
+                client.receive()
+        began = time.monotonic()
+        while time.monotonic() < began + 20 and world.statistics()["connections_dead"] == 0:
+            alive.receive()
+        assert not alive.closed, "it answered each of its pings"
+        assert (world.statistics()["connections_dead"], world.seen("cancel_0")) == (1, 1)
+        dead.wait_closed()
+        answered = alive.pings
+        while alive.pings < answered + 2:
+            alive.receive()
+        assert alive.call(UNARY, b"x").messages == [b"x"]
+
+
+def test_a_peer_that_was_never_heard_again_is_dead_however_often_it_answered_before() -> None:
+    limits = {"ping_ms": 50, "ping_timeout_ms": 300}
+    with World(limits=limits) as world, world.client() as client:
+        client.start(HOLD_BIDI)
         world.wait_for(lambda look: look["statistics"]["connections_dead"] == 1)
         world.wait_for(lambda look: look["seen"].get("cancel_0") == 1)
+        client.wait_closed()
+        assert client.pings == 1
 
 
 def test_a_client_may_ping_as_often_as_it_likes(world: World) -> None:
@@ -299,6 +310,27 @@ def test_a_peer_that_takes_nothing_of_its_replies_is_cut_off() -> None:
             stuck.wait_closed()
         counters = world.statistics()
     assert (counters["connections_dead"], counters["bytes_replies"]) == (1, 0)
+
+
+def test_a_connection_that_stops_reading_is_cut_off_though_its_windows_are_open() -> None:
+    with World(limits={"stall_ms": 300}) as world, world.client() as other:
+        with world.client(window=BIG_WINDOW) as stuck:
+            for _ in range(2):  # more than the kernel's buffers take
+                stuck.begin("/test.Echo/Deliver", b"20,1000000")
+            world.wait_for(lambda look: look["statistics"]["connections_dead"] == 1)
+            assert other.call(UNARY, b"x").messages == [b"x"]
+        world.wait_for(lambda look: look["seen"].get("returned") == 2)
+        counters = world.statistics()
+        assert (counters["connections"], counters["bytes_replies"], counters["calls"]) == (1, 0, 0)
+
+
+def test_a_connection_with_nothing_to_take_does_not_stall() -> None:
+    with World(limits={"stall_ms": 40}) as world, world.client() as client:
+        stream = client.start("/test.Echo/Bidi")
+        assert client.call(UNARY, b"x").messages == [b"x"]
+        time.sleep(0.5)
+        client.send(stream, framed(b"still"), end=True)
+        assert client.wait(stream).messages == [b"still"]
 
 
 def test_more_streams_than_allowed_are_refused() -> None:
@@ -343,7 +375,7 @@ def test_a_stream_python_does_not_read_is_not_read_either() -> None:
     limits = {"unread_bytes_per_stream": 100_000}
     with World(limits=limits) as world, world.client() as client:
         world.order("pause")
-        stream = client.start("/test.Echo/HoldBidi")
+        stream = client.start(HOLD_BIDI)
         client.socket.settimeout(0.3)
         sent = 0
         with contextlib.suppress(TimeoutError):

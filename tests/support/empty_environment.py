@@ -95,8 +95,17 @@ def build_commands() -> list[str]:
 
 def needed_by_server() -> Iterator[Distribution]:
     """Every distribution that `cosmodrome[server]` brings along, once, and the gate if built."""
-    seen: set[str] = {"cosmodrome"}
-    asked = [Requirement("cosmodrome[server]")]
+    yield from needed_by("cosmodrome[server]")
+    try:
+        yield distribution(GATE)
+    except ImportError:
+        return
+
+
+def needed_by(*requirements: str) -> Iterator[Distribution]:
+    """Every distribution that these bring along, once, without themselves."""
+    asked = [Requirement(text) for text in requirements]
+    seen = {one.name.lower() for one in asked}
     while asked:
         one = asked.pop()
         found = distribution(one.name)
@@ -108,10 +117,14 @@ def needed_by_server() -> Iterator[Distribution]:
                 seen.add(more.name.lower())
                 asked.append(more)
                 yield distribution(more.name)
-    try:
-        yield distribution(GATE)
-    except ImportError:
-        return
+
+
+def linked(home: Path, *requirements: str) -> Environment:
+    """An environment of these distributions, as they are here, and what they need; nothing else."""
+    _run(sys.executable, "-m", "venv", "--without-pip", home)
+    for one in [*map(distribution, requirements), *needed_by(*requirements)]:
+        _link(one, _packages(home))
+    return Environment(home)
 
 
 def _link(one: Distribution, packages: Path) -> None:
