@@ -231,7 +231,7 @@ LATE_ACKS = Metric(
 LAG_RETENTION = Metric(
     "cosmodrome_lag_retention_ratio",
     Kind.GAUGE,
-    "Age of the first message not settled, against the retention of its topic.",
+    "The first message not settled, against what is kept: by age, or by size where that is nearer.",
     ("consumer_group", "topic"),
 )
 PARKED = Metric(

@@ -86,6 +86,8 @@ class Collector:
         self._broker = broker
         self._sessions = sessions
         self._store = store
+        # As of the snapshot that is being taken.
+        self._shown = StoreFigures()
         self.meters = Meters(config.metrics.series_max)
         self.fleet = Fleet(clock, config.metrics.series_max)
         self._code_names: dict[int, str] = {}
@@ -229,7 +231,6 @@ class Collector:
 
     def _groups(self) -> Iterator[tuple[Metric, Labels, float]]:
         now_ms = self._clock.now_ms()
-        retention_ms = self._config.store.retention_hours * 3_600_000
         for group in self._broker.groups():
             for topic in self._broker.topics_of(group.name):
                 try:
@@ -243,9 +244,25 @@ class Collector:
                 unconsumed_ms = _age(now_ms, lag.oldest_unconsumed_ms)
                 yield names.LAG_LATENCY, labels, unconsumed_ms
                 yield names.QUEUEING_LATENCY, labels, _age(now_ms, lag.oldest_ready_ms)
-                if retention_ms:
-                    kept_ms = max(retention_ms, self._broker.topic(topic).retention_ms)
-                    yield names.LAG_RETENTION, (group.name, topic), unconsumed_ms / kept_ms
+                ratio = self._retention_ratio(topic, unconsumed_ms, lag.oldest_unconsumed_ms)
+                if ratio is not None:
+                    yield names.LAG_RETENTION, (group.name, topic), ratio
+
+    def _retention_ratio(self, topic: str, unconsumed_ms: int, stored_ms: int) -> float | None:
+        """How near retention is to a group's first message: by age or by size, the nearer one.
+
+        None where neither takes anything.
+        """
+        ratios = []
+        retention_ms = self._config.store.retention_hours * 3_600_000
+        if retention_ms:
+            kept_ms = max(retention_ms, self._broker.topic(topic).retention_ms)
+            ratios.append(unconsumed_ms / kept_ms)
+        kept_bytes = self._config.store.retention_mib << 20
+        if kept_bytes:
+            bytes_since = self._shown.bytes_since(stored_ms) if stored_ms else 0
+            ratios.append(bytes_since / kept_bytes)
+        return max(ratios, default=None)
 
     def _topics(self) -> Iterator[tuple[Metric, Labels, float]]:
         waiting = self._broker.waiting()
@@ -273,7 +290,7 @@ class Collector:
             yield names.CONNECTIONS_OUT, (reason,), counted[counter]
 
     def _storage(self) -> Iterator[tuple[Metric, Labels, float]]:
-        figures = self._store()
+        figures = self._shown = self._store()
         yield names.STORAGE_SIZE, DISK, figures.log_bytes
         yield names.FLUSH_BEHIND, DISK, figures.staged_bytes
         yield names.DISPATCH_BEHIND, DISK, 0

@@ -122,6 +122,27 @@ async def test_how_near_a_group_is_to_losing_what_it_has_not_read_is_told() -> N
     world.broker.abandon()
 
 
+async def test_by_size_a_group_is_as_near_as_what_is_kept_behind_its_first_message() -> None:
+    world = World()
+    world.broker.create_group(Group("billing", consume_from=ConsumeFrom.FIRST))
+    world.broker.create_topic(Topic("orders", queues=1))
+    await world.send("orders", new_message(b"a"))
+    assert len(world.receive("orders", "billing")) == 1
+    mib = 1 << 20
+    segments = ((START_MS - 9, 4 * mib), (START_MS - 5, 2 * mib), (START_MS + 5, mib))
+    figures = StoreFigures(segments=segments)
+
+    def ratio(**settings: str) -> Mapping[tuple[str, ...], float]:
+        return collector_of(world, figures, **settings).snapshot().values[catalogue.LAG_RETENTION]
+
+    by_size = {"store__retention_mib": "6"}
+    assert ratio(store__retention_hours="0", **by_size) == {("billing", "orders"): 0.5}
+    world.clocks.pass_ms(3_600_000)
+    assert ratio(store__retention_hours="10", **by_size) == {("billing", "orders"): 0.5}
+    assert ratio(store__retention_hours="1", **by_size) == {("billing", "orders"): 1.0}
+    world.broker.abandon()
+
+
 async def test_connections_are_told_where_the_front_counts_them() -> None:
     world = World()
     collector = collector_of(world)
@@ -142,7 +163,7 @@ async def test_connections_are_told_where_the_front_counts_them() -> None:
 
 async def test_calls_under_way_and_the_age_of_the_log_are_told() -> None:
     world = World()
-    collector = collector_of(world, StoreFigures(oldest_ms=START_MS - 5_000))
+    collector = collector_of(world, StoreFigures(segments=((START_MS - 5_000, 1),)))
     collector.under_way = lambda: {"producer": 3, "transaction": 1, "route": 0}
     values = collector.snapshot().values
     assert values[catalogue.WATERMARK] == {("send",): 3, ("ack",): 0, ("transaction",): 1}
