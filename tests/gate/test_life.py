@@ -328,7 +328,7 @@ def test_a_connection_with_nothing_to_take_does_not_stall() -> None:
     with World(limits={"stall_ms": 40}) as world, world.client() as client:
         stream = client.start("/test.Echo/Bidi")
         assert client.call(UNARY, b"x").messages == [b"x"]
-        time.sleep(0.5)
+        time.sleep(0.5)  # many times what a stall may last: nothing waits, so it is none
         client.send(stream, framed(b"still"), end=True)
         assert client.wait(stream).messages == [b"still"]
 
