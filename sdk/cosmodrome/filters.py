@@ -27,6 +27,13 @@ class Filter:
     expression: str = "*"
     filter_type: FilterType = FilterType.TAG
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.filter_type, FilterType):
+            raise IllegalArgument(
+                f"a filter's type is FilterType.TAG or FilterType.SQL, not {self.filter_type!r};"
+                " Filter.sql('a > 1') makes one of SQL"
+            )
+
     @classmethod
     def sql(cls, condition: str) -> "Filter":
         """A SQL92 condition such as `region = 'eu' AND amount > 100`."""
@@ -60,7 +67,21 @@ Subscriptions = Mapping[str, Filter | str]
 
 
 def filters_of(subscriptions: Subscriptions) -> dict[str, Filter]:
-    """Read a mapping of topics to filters, where a plain string is a tag expression."""
+    """Read a mapping of topics to filters, where a plain string is a tag expression.
+
+    Raises:
+        IllegalArgument: It is no mapping, or something else stands for a filter.
+    """
+    if not isinstance(subscriptions, Mapping):
+        raise IllegalArgument(
+            'subscriptions say what is wanted of each topic: {"orders": "*"}, not'
+            f" {subscriptions!r}"
+        )
+    for topic, wanted in subscriptions.items():
+        if not isinstance(wanted, Filter | str):
+            raise IllegalArgument(
+                f"topic {topic} is filtered by a Filter or a tag expression, not {wanted!r}"
+            )
     return {
         topic: wanted if isinstance(wanted, Filter) else Filter(wanted)
         for topic, wanted in subscriptions.items()

@@ -121,10 +121,15 @@ class Message:
             if not key.strip():
                 raise IllegalArgument("a message key is blank")
         for name, value in self.properties.items():
+            if not isinstance(value, str):
+                raise IllegalArgument(f"property {name!r} is text, not {type(value).__name__}")
             if not name or not value:
                 raise IllegalArgument(f"property {name!r} needs a name and a value")
 
     def _check_kinds(self) -> None:
+        if not isinstance(self.delay, timedelta | DelayLevel | None):
+            given = type(self.delay).__name__
+            raise IllegalArgument(f"a delay is a timedelta or a DelayLevel, not {given}")
         if self.deliver_at is not None and self.delay is not None:
             raise IllegalArgument("deliver_at and delay exclude each other")
         if self.deliver_at is not None and self.deliver_at.tzinfo is None:

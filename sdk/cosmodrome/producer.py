@@ -321,7 +321,10 @@ class Producer(Client):
             accepted = route.writable[0].accepts
             if accepted and kind not in accepted:
                 names = ", ".join(sorted(one.name for one in accepted))
-                raise IllegalArgument(f"topic {topic} takes {names}, not {kind.name}")
+                raise IllegalArgument(
+                    f"topic {topic} takes {names} messages, not {kind.name} ones: a message's type"
+                    " follows from message_group, delay, priority, lite_topic and transaction"
+                )
         return route
 
     async def _send_together(self, messages: Sequence[Message]) -> list[SendReceipt]:

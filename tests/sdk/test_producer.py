@@ -195,7 +195,7 @@ async def test_a_topic_takes_only_its_kind_and_the_error_comes_from_here(
     topic = name("plain")
     broker.create_topic(topic, "NORMAL")
     async with Producer(broker.endpoint, topics=[topic]) as producer:
-        with pytest.raises(IllegalArgument, match="takes NORMAL, not FIFO"):
+        with pytest.raises(IllegalArgument, match="takes NORMAL messages, not FIFO ones"):
             await producer.send(Message(topic, b"x", message_group="g"))
 
 
@@ -243,7 +243,7 @@ async def test_interceptors_see_and_may_replace_what_is_sent(
 
 async def test_a_client_says_whether_it_runs(broker: TestBroker) -> None:
     producer = Producer(broker.endpoint, batching=Batching(messages=1))
-    with pytest.raises(NotRunning, match="created"):
+    with pytest.raises(NotRunning, match="not started yet"):
         await producer.send(Message("t", b"x"))
     await producer.start()
     await producer.close()

@@ -170,7 +170,7 @@ async def test_numbers_out_of_bounds_are_refused(
 
 async def test_outside_start_and_close_nothing_works(broker: TestBroker, name: Names) -> None:
     c = consumer(broker, name("t"))
-    with pytest.raises(NotRunning, match="created"):
+    with pytest.raises(NotRunning, match="not started yet"):
         await c.receive()
     async with c:
         pass

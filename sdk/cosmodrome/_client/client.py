@@ -224,7 +224,8 @@ class Client(ABC):
             return
         if self._pid != os.getpid():
             raise NotRunning("the client was made in a parent process; make one after the fork")
-        raise NotRunning(f"the client is {self._state.value}: use it inside a `with` block")
+        state = "not started yet" if self._state is State.CREATED else self._state.value
+        raise NotRunning(f"the client is {state}: use it inside a `with` block")
 
     async def _route(self, topic: str, *, fresh: bool = False) -> Route:
         """The route of a topic, asked for once however many want it.

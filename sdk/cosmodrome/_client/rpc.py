@@ -266,6 +266,15 @@ class Rpc:
             return known
 
 
+# What gRPC says when a connection cannot be, and what to do about it.
+_HINTS = {
+    "CERTIFICATE_VERIFY_FAILED": "name its authority's file (ca=…), or for development trust any"
+    " certificate (tls=insecure)",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS",
+    "Failed parsing HTTP/2": "what listens there does not speak gRPC; the metrics port?",
+}
+
+
 def translated(
     error: grpc.RpcError, name: str, endpoints: Endpoints, request_id: str
 ) -> CosmodromeError:
@@ -274,7 +283,9 @@ def translated(
     call = cast("grpc.Call", error)
     if call.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         kind = DeadlineExceeded
-    words = f"{name} at {endpoints}: {call.code().name.lower()}: {call.details()}"
+    details = call.details() or ""
+    hints = "".join(f"; {hint}" for sign, hint in _HINTS.items() if sign in details)
+    words = f"{name} at {endpoints}: {call.code().name.lower()}: {details}{hints}"
     return kind(words, endpoint=str(endpoints), request_id=request_id)
 
 

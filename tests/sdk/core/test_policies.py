@@ -20,6 +20,7 @@ from cosmodrome._core.isolation import Isolation
 from cosmodrome._core.retry import RetryPolicy
 from cosmodrome._core.route import MessageQueue, RoundRobin, queue_for_group
 from cosmodrome.errors import ConfigurationError, NotFound
+from cosmodrome.filters import filters_of
 from cosmodrome_proto import Duration
 from cosmodrome_proto import definition_pb2 as pb
 
@@ -185,6 +186,8 @@ def test_a_message_knows_its_type(message: Message, kind: MessageType) -> None:
         {"tag": " "},
         {"keys": ["a", " "]},
         {"properties": {"a": ""}},
+        {"properties": {"a": 1}},
+        {"delay": 5},
         {"message_group": "g", "priority": 0},
         {"delay": timedelta(1), "deliver_at": datetime.now(UTC)},
         {"deliver_at": datetime(2026, 1, 1)},  # noqa: DTZ001 - the naive one is the point
@@ -194,6 +197,17 @@ def test_a_message_knows_its_type(message: Message, kind: MessageType) -> None:
 def test_a_message_that_no_broker_takes_is_refused_here(options: dict[str, object]) -> None:
     with pytest.raises(IllegalArgument):
         Message("t", b"x", **options)  # type: ignore[arg-type]  # rows
+
+
+@pytest.mark.parametrize("given", [["orders"], "orders", {"orders": None}])
+def test_subscriptions_map_topics_to_filters(given: object) -> None:
+    with pytest.raises(IllegalArgument, match="orders"):
+        filters_of(given)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_the_name_of_a_filters_type_is_none() -> None:
+    with pytest.raises(IllegalArgument, match=r"Filter\.sql"):
+        Filter("a > 1", "SQL92")  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_text_is_no_body() -> None:
