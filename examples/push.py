@@ -20,10 +20,10 @@ async def main() -> None:
         return ConsumeResult.SUCCESS
 
     consumer = PushConsumer(
-        ADDRESS, group="billing", subscriptions={"invoices": "*"}, listener=listener
+        ADDRESS, group="billing", subscriptions={"parcels": "*"}, listener=listener
     )
-    async with consumer, Producer(ADDRESS, topics=["invoices"]) as producer:
-        await producer.send(Message("invoices", b"hello"))
+    async with consumer, Producer(ADDRESS, topics=["parcels"]) as producer:
+        await producer.send(Message("parcels", b"hello"))
         await done.wait()
 
 

@@ -14,7 +14,7 @@ import grpc
 import typer
 from google.protobuf.message import Message
 
-from cosmodrome_proto import definition_pb2, methods, service_pb2
+from cosmodrome_proto import definition_pb2, methods
 
 CONTROL = "cosmodrome.v1.Control"
 ADMIN = "apache.rocketmq.v2.Admin"
@@ -69,26 +69,40 @@ def call(endpoint: str, service: str, name: str, request: Message) -> Message:
     return response
 
 
-def pull(endpoint: str, request: service_pb2.PullMessageRequest) -> list[definition_pb2.Message]:
-    """Read messages of a queue at an offset; exits like `call`."""
-    method = next(m for m in methods(MESSAGING) if m.name == "PullMessage")
-    messages: list[definition_pb2.Message] = []
+def read(
+    endpoint: str, request: Message, wait_ms: int = 0
+) -> tuple[list[definition_pb2.Message], int]:
+    """Read messages by PullMessage or ReceiveMessage; exits like `call`.
+
+    Args:
+        endpoint: As for `call`.
+        request: Says which of the two.
+        wait_ms: How long the broker may wait for a first message, which counts on top.
+
+    Returns:
+        The messages, none where none came; the offset to go on from, 0 for a receive.
+    """
+    kind = request.DESCRIPTOR.name.removesuffix("Request")
+    method = next(m for m in methods(MESSAGING) if m.name == kind)
+    messages, next_offset = [], 0
     try:
         with _channel(endpoint) as channel:
             answers = channel.unary_stream(
                 method.path,
                 request_serializer=method.request.SerializeToString,
                 response_deserializer=method.response.FromString,
-            )(request, timeout=TIMEOUT_S, metadata=metadata())
+            )(request, timeout=TIMEOUT_S + wait_ms / 1000, metadata=metadata())
             for answer in iter(answers):
-                kind = answer.WhichOneof("content")
-                if kind == "status":
-                    _check(answer.status)
-                elif kind == "message":
+                held = answer.WhichOneof("content")
+                if held == "message":
                     messages.append(answer.message)
+                elif held == "next_offset":
+                    next_offset = answer.next_offset
+                elif held == "status" and answer.status.code != definition_pb2.MESSAGE_NOT_FOUND:
+                    _check(answer.status)
     except grpc.RpcError as error:
         refuse(_told(endpoint, MESSAGING, error))
-    return messages
+    return messages, next_offset
 
 
 def control(endpoint: str, name: str, request: Message, expected: type[Response]) -> Response:

@@ -12,7 +12,7 @@ from cosmodrome_server.cli.connect import (
     Endpoint,
     control,
     new_app,
-    pull,
+    read,
     table,
 )
 from cosmodrome_server.cli.shown import show_messages
@@ -68,7 +68,7 @@ def _pulled(
     request.message_queue.topic.name, request.message_queue.id = PREFIX + group, queue.queue_id
     request.filter_expression.expression = "*"
     request.long_polling_timeout.seconds = 0
-    return pull(endpoint, request)
+    return read(endpoint, request)[0]
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`cosmodrome message`: send one, find some, show one whole."""
+"""`cosmodrome message`: send, find, show; `receive` and `tail` are in reading.py."""
 
 import sys
 import uuid
@@ -17,11 +17,16 @@ from cosmodrome_server.cli.connect import (
     new_app,
     table,
 )
+from cosmodrome_server.cli.reading import receive, tail
 from cosmodrome_server.cli.shown import show_messages
-from cosmodrome_server.cli.units import milliseconds, moment
+from cosmodrome_server.cli.units import epoch_ms, milliseconds, moment
 
-app = new_app("Send, find and show messages.")
+app = new_app("Send, receive, watch, find, show messages.")
+app.command()(receive)
+app.command()(tail)
 Topic = Annotated[str, typer.Argument(help="The topic")]
+# What goes in one request; a broker takes 1,024.
+_LINES_MAX = 100
 
 
 @app.command()
@@ -30,28 +35,75 @@ def send(  # noqa: PLR0913, PLR0917 - one option per property of a message
     body: Annotated[str, typer.Argument(help="The body; - reads standard input")],
     tag: Annotated[str, typer.Option(help="Its tag")] = "",
     key: Annotated[list[str] | None, typer.Option(help="A message key; may be repeated")] = None,
+    prop: Annotated[
+        list[str] | None, typer.Option("--property", help="NAME=VALUE; may be repeated")
+    ] = None,
     group: Annotated[str, typer.Option(help="Its message group (FIFO topics)")] = "",
+    lite_topic: Annotated[str, typer.Option(help="Its lite topic (LITE topics)")] = "",
+    priority: Annotated[int, typer.Option(help="0 or more (PRIORITY topics)")] = -1,
     delay: Annotated[str, typer.Option(help="Deliver it this much later: 10s, 5m, 2h")] = "",
+    at: Annotated[str, typer.Option(help="Deliver it at this moment")] = "",
+    lines: Annotated[bool, typer.Option("--lines", help="Each line is a message")] = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
-    """Send one message."""
-    message = definition_pb2.Message(topic=definition_pb2.Resource(name=topic))
-    message.body = sys.stdin.buffer.read() if body == "-" else body.encode()
-    system = message.system_properties
-    system.message_id = uuid.uuid4().hex.upper()
+    """Send a message, or with --lines one for each line of the body."""
+    model = definition_pb2.Message(topic=definition_pb2.Resource(name=topic))
+    system = model.system_properties
     system.born_timestamp.GetCurrentTime()
     system.keys.extend(key or [])
-    if tag:
-        system.tag = tag
-    if group:
-        system.message_group = group
-    if delay:
-        due_ms = system.born_timestamp.ToMilliseconds() + milliseconds(delay)
+    model.user_properties.update(map(_property, prop or []))
+    for name, value in (("tag", tag), ("message_group", group), ("lite_topic", lite_topic)):
+        if value:
+            setattr(system, name, value)
+    if priority >= 0:
+        system.priority = priority
+    if delay or at:
+        due_ms = _due_ms(system.born_timestamp.ToMilliseconds(), delay, at)
         system.delivery_timestamp.FromMilliseconds(due_ms)
-    request = service_pb2.SendMessageRequest(messages=[message])
+    content = sys.stdin.buffer.read() if body == "-" else body.encode()
+    if lines:
+        _send_lines(endpoint, model, content)
+        return
+    (entry,) = _sent(endpoint, model, [content])
+    if entry.recall_handle:
+        typer.echo(f"message {entry.message_id} waits; recall handle {entry.recall_handle}")
+    else:
+        typer.echo(f"message {entry.message_id} at queue offset {entry.offset}")
+
+
+def _property(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise typer.BadParameter(f"--property takes NAME=VALUE, not {text!r}")
+    return name, value
+
+
+def _due_ms(now_ms: int, delay: str, at: str) -> int:
+    if delay and at:
+        raise typer.BadParameter("give --delay or --at")
+    return epoch_ms(at) if at else now_ms + milliseconds(delay)
+
+
+def _send_lines(endpoint: str, model: definition_pb2.Message, content: bytes) -> None:
+    bodies = [line for line in content.splitlines() if line]
+    for first in range(0, len(bodies), _LINES_MAX):
+        _sent(endpoint, model, bodies[first : first + _LINES_MAX])
+    typer.echo(f"messages sent: {len(bodies)}")
+
+
+def _sent(
+    endpoint: str, model: definition_pb2.Message, bodies: list[bytes]
+) -> list[service_pb2.SendResultEntry]:
+    """Send what `model` says with each body, in one request."""
+    request = service_pb2.SendMessageRequest()
+    for body in bodies:
+        message = request.messages.add()
+        message.CopyFrom(model)
+        message.body = body
+        message.system_properties.message_id = uuid.uuid4().hex.upper()
     answer = call(endpoint, MESSAGING, "SendMessage", request)
     assert isinstance(answer, service_pb2.SendMessageResponse)
-    typer.echo(f"message {answer.entries[0].message_id} at queue offset {answer.entries[0].offset}")
+    return list(answer.entries)
 
 
 @app.command()

@@ -73,7 +73,7 @@ USAGE = f"""usage: cosmodrome COMMAND …
   dlq          list, show and redrive dead letters
   scheduled    list and recall delayed messages
   transaction  list and end half messages
-  message      send, find and show messages
+  message      send, receive, watch, find and show messages
   user, acl    who may do what
   store        check, dump, rebuild the files of a stopped broker
   pipeline     Spark jobs over topics

@@ -11,21 +11,22 @@ from cosmodrome_server.cli.units import moment
 
 # zlib or gzip, whichever the header says.
 _EITHER_HEADER = zlib.MAX_WBITS | 32
+_LINE_BODY_MAX = 120
 
 
 def show_messages(messages: list[pb.Message], *, as_json: bool) -> None:
     """Print messages whole, one after another or as a JSON array."""
     if as_json:
-        print_json([_fields(message) for message in messages])
+        print_json([fields_of(message) for message in messages])
         return
     for number, message in enumerate(messages):
         if number:
             typer.echo("")
-        for name, value in _fields(message).items():
+        for name, value in fields_of(message).items():
             typer.echo(f"{name:<20}{' '.join(value) if isinstance(value, list) else value}")
 
 
-def _fields(message: pb.Message) -> dict[str, object]:
+def fields_of(message: pb.Message) -> dict[str, object]:
     """What is set of a message, by name; a body that is no text is base64."""
     system = message.system_properties
     found: dict[str, object] = {
@@ -47,6 +48,17 @@ def _fields(message: pb.Message) -> dict[str, object]:
     kept = {name: value for name, value in found.items() if value or name in {"queue", "offset"}}
     properties = {f"property {k}": v for k, v in sorted(message.user_properties.items())}
     return {**kept, **properties, **_body(message)}
+
+
+def line_of(message: pb.Message) -> str:
+    """A message in a line: when and where it was stored, tag, keys, the beginning of its body."""
+    system = message.system_properties
+    (body,) = _body(message).values()
+    text = " ".join(body.split())
+    shown = text if len(text) <= _LINE_BODY_MAX else f"{text[:_LINE_BODY_MAX]}…"
+    place = f"{system.queue_id}/{system.queue_offset}"
+    words = (moment(system.store_timestamp), place, system.tag, ",".join(system.keys), shown)
+    return "  ".join(word for word in words if word)
 
 
 def _body(message: pb.Message) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """What the commands print, as text and as JSON, and how they fail, against a broker that runs."""
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,33 +11,7 @@ from cosmodrome.testing import TestBroker
 from cosmodrome_proto import control_pb2 as wire
 from cosmodrome_server.cli import dead_letters
 from cosmodrome_server.cli.connect import refuse
-from cosmodrome_server.cli.root import run
-
-Cli = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[TestBroker]:
-    with TestBroker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def cli(
-    broker: TestBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Cli:
-    """Runs a command; returns what it printed, or fails where its exit code is another."""
-    monkeypatch.setenv("COSMODROME_ENDPOINT", broker.endpoint)
-
-    def command(*words: str, code: int = 0) -> str:
-        with pytest.raises(SystemExit) as ended:
-            run(list(words))
-        told = capsys.readouterr()
-        assert (ended.value.code or 0) == code, told
-        assert bool(told.err) == bool(code), told
-        return told.err if code else told.out
-
-    return command
+from tests.server.cli.conftest import Cli
 
 
 def test_a_topic_is_created_listed_shown_and_deleted(cli: Cli) -> None:

@@ -1,0 +1,174 @@
+"""`cosmodrome message receive` and `tail`: read messages, as a consumer or as a bystander.
+
+`receive` is one turn of a consumer group: what it prints is acknowledged, and nobody else of the
+group gets it. `tail` only looks: it pulls by offset, and changes nothing for anybody.
+"""
+
+import contextlib
+import json
+import time
+from typing import Annotated, NamedTuple
+
+import typer
+
+from cosmodrome_proto import control_pb2 as wire
+from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_proto import service_pb2 as rpc
+from cosmodrome_server.cli.connect import (
+    DEFAULT_ENDPOINT,
+    MESSAGING,
+    AsJson,
+    Endpoint,
+    call,
+    control,
+    read,
+    refuse,
+)
+from cosmodrome_server.cli.shown import fields_of, line_of, show_messages
+from cosmodrome_server.cli.units import epoch_ms, milliseconds
+
+Topic = Annotated[str, typer.Argument(help="The topic")]
+# Nobody needs what is new sooner, and a look costs the broker next to nothing.
+_LOOK_EVERY_S = 0.5
+# What one pull asks for; a body may have 4 MiB.
+_PULL_MAX = 100
+
+
+def receive(  # noqa: PLR0913, PLR0917 - one option per field of a receive
+    topic: Topic,
+    group: Annotated[str, typer.Option(help="The consumer group to receive for")],
+    most: Annotated[int, typer.Option("--max", help="How many at most")] = 1,
+    tags: Annotated[str, typer.Option(help="Only these: 'new || paid'")] = "*",
+    sql: Annotated[str, typer.Option(help="Only these: 'amount > 100'")] = "",
+    wait: Annotated[str, typer.Option(help="How long to wait for the first, 5s at least")] = "5s",
+    keep: Annotated[
+        str, typer.Option(help="Do not acknowledge: they come again after this long, 10s at least")
+    ] = "",
+    as_json: AsJson = False,
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+) -> None:
+    """Receive messages for a group, print them, and acknowledge them."""
+    wait_ms = milliseconds(wait)
+    request = rpc.ReceiveMessageRequest(batch_size=most)
+    request.group.name, request.message_queue.topic.name = group, topic
+    request.message_queue.id = -1
+    request.filter_expression.type = pb.SQL if sql else pb.TAG
+    request.filter_expression.expression = sql or tags
+    request.invisible_duration.FromMilliseconds(milliseconds(keep or "1m"))
+    request.long_polling_timeout.FromMilliseconds(wait_ms)
+    messages, _ = read(endpoint, request, wait_ms)
+    if not messages and not as_json:
+        typer.echo(f"nothing came for {group} within {wait}")
+        return
+    show_messages(messages, as_json=as_json)
+    if messages and not keep:
+        _ack(endpoint, request, messages)
+
+
+def _ack(endpoint: str, received: rpc.ReceiveMessageRequest, messages: list[pb.Message]) -> None:
+    request = rpc.AckMessageRequest(group=received.group, topic=received.message_queue.topic)
+    for message in messages:
+        system = message.system_properties
+        request.entries.add(message_id=system.message_id, receipt_handle=system.receipt_handle)
+    call(endpoint, MESSAGING, "AckMessage", request)
+
+
+def tail(  # noqa: PLR0913, PLR0917 - options
+    topic: Topic,
+    most: Annotated[int, typer.Option("--max", help="How many of the last to begin with")] = 10,
+    since: Annotated[
+        str, typer.Option(help="Begin here instead: first, or 2026-11-21T04:00:00Z")
+    ] = "",
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C")] = False,
+    group: Annotated[
+        str, typer.Option(help="A group this user may read for, where rules ask for one")
+    ] = "cosmodrome-cli",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line")] = False,
+    endpoint: Endpoint = DEFAULT_ENDPOINT,
+) -> None:
+    """Look at the last messages of a topic; hides and moves nothing."""
+    reader = _Reader(endpoint, topic, group)
+    bounds = _bounds(endpoint, topic)
+    if since:
+        at = {queue: _first_since(reader, queue, held, since) for queue, held in bounds.items()}
+    else:
+        at = {queue: max(held.first, held.end - most) for queue, held in bounds.items()}
+    found = _between(reader, at, bounds)
+    if not since:
+        found = found[max(0, len(found) - most) :]
+    _print(found, as_json=as_json)
+    with contextlib.suppress(KeyboardInterrupt):
+        while follow:
+            time.sleep(_LOOK_EVERY_S)
+            at = {queue: held.end for queue, held in bounds.items()}
+            bounds = _bounds(endpoint, topic)
+            _print(_between(reader, at, bounds), as_json=as_json)
+
+
+class _Reader(NamedTuple):
+    """What every pull of a command says."""
+
+    endpoint: str
+    topic: str
+    group: str
+
+    def pull(self, queue: int, offset: int, most: int) -> tuple[list[pb.Message], int]:
+        request = rpc.PullMessageRequest(offset=offset, batch_size=min(most, _PULL_MAX))
+        request.group.name, request.message_queue.topic.name = self.group, self.topic
+        request.message_queue.id = queue
+        request.filter_expression.expression = "*"
+        request.long_polling_timeout.seconds = 0
+        return read(self.endpoint, request)
+
+
+class _Bounds(NamedTuple):
+    """What a queue holds: [first, end)."""
+
+    first: int
+    end: int
+
+
+def _bounds(endpoint: str, topic: str) -> dict[int, _Bounds]:
+    request = wire.ListTopicsRequest(prefix=topic)
+    found = control(endpoint, "ListTopics", request, wire.ListTopicsResponse)
+    state = next((each for each in found.topics if each.topic.name == topic), None)
+    if state is None:
+        refuse(f"there is no topic {topic}")
+    return {q.queue_id: _Bounds(q.min_offset, q.max_offset) for q in state.queues}
+
+
+def _first_since(reader: _Reader, queue: int, held: _Bounds, since: str) -> int:
+    if since == "first":
+        return held.first
+    request = rpc.QueryOffsetRequest(query_offset_policy=pb.TIMESTAMP)
+    request.message_queue.topic.name, request.message_queue.id = reader.topic, queue
+    request.timestamp.FromMilliseconds(epoch_ms(since))
+    answer = call(reader.endpoint, MESSAGING, "QueryOffset", request)
+    assert isinstance(answer, rpc.QueryOffsetResponse)
+    return max(held.first, answer.offset)
+
+
+def _between(reader: _Reader, at: dict[int, int], bounds: dict[int, _Bounds]) -> list[pb.Message]:
+    """What lies between offsets and the ends of queues, oldest first."""
+    found: list[pb.Message] = []
+    for queue, held in bounds.items():
+        offset = max(held.first, at.get(queue, held.first))
+        while offset < held.end:
+            messages, next_offset = reader.pull(queue, offset, held.end - offset)
+            found += messages
+            if next_offset <= offset:
+                break
+            offset = next_offset
+    return sorted(found, key=_age)
+
+
+def _age(message: pb.Message) -> tuple[int, int, int]:
+    system = message.system_properties
+    stored = system.store_timestamp
+    return stored.ToMilliseconds(), system.queue_id, system.queue_offset
+
+
+def _print(messages: list[pb.Message], *, as_json: bool) -> None:
+    for message in messages:
+        text = json.dumps(fields_of(message), ensure_ascii=False) if as_json else line_of(message)
+        typer.echo(text)

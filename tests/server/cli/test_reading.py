@@ -1,0 +1,106 @@
+"""`message receive` acknowledges what it prints; `message tail` looks on."""
+
+import json
+
+import pytest
+
+from cosmodrome import Message
+from cosmodrome.sync import Producer
+from cosmodrome.testing import TestBroker
+from tests.server.cli.conftest import Cli
+
+
+def bodies(lines: str) -> list[str]:
+    return [json.loads(line)["body"] for line in lines.splitlines()]
+
+
+def left_of(broker: TestBroker, topic: str, group: str) -> tuple[int, int]:
+    """Ready and in flight."""
+    left = broker.leftovers()
+    return left.ready.get((group, topic), 0), left.in_flight.get((group, topic), 0)
+
+
+def test_what_is_received_is_acknowledged(cli: Cli, broker: TestBroker) -> None:
+    cli("message", "send", "post", "first")
+    assert "body                first\n" in cli("message", "receive", "post", "--group", "p")
+    cli("message", "send", "post", "not wanted")
+    cli("message", "send", "post", "second", "--tag", "b")
+    (second,) = json.loads(cli("message", "receive", "post", "--group", "p", "--tags=b", "--json"))
+    assert (second["body"], second["attempt"]) == ("second", 1)
+    assert left_of(broker, "post", "p") == (0, 0)
+
+
+def test_what_is_kept_is_only_hidden(cli: Cli, broker: TestBroker) -> None:
+    cli("message", "send", "kept", "x", "--property", "amount=200")
+    condition = ("--sql", "amount > 100")
+    told = cli("message", "receive", "kept", "--group", "k", "--keep", "10m", *condition)
+    assert "property amount     200\n" in told
+    assert left_of(broker, "kept", "k") == (0, 1)
+
+
+def test_a_receive_that_finds_nothing_says_so(cli: Cli) -> None:
+    cli("topic", "create", "empty")
+    told = cli("message", "receive", "empty", "--group", "e", "--wait", "0s")
+    assert told == "nothing came for e within 0s\n"
+    assert cli("message", "receive", "empty", "--group", "e", "--wait=0s", "--json") == "[]\n"
+
+
+def test_each_line_is_a_message(cli: Cli) -> None:
+    assert cli("message", "send", "lines", "a\n\nb\n", "--lines", "--tag", "t") == (
+        "messages sent: 2\n"
+    )
+    assert bodies(cli("message", "tail", "lines", "--json")) == ["a", "b"]
+
+
+def test_a_message_with_a_moment_tells_the_handle_that_recalls_it(cli: Cli) -> None:
+    cli("topic", "create", "alarms", "--type", "delay")
+    told = cli("message", "send", "alarms", "x", "--delay", "1h")
+    handle = told.split()[-1]
+    assert "is recalled" in cli("scheduled", "recall", "alarms", handle)
+    twice = ("--delay", "1h", "--at", "2099-01-01T00:00:00Z")
+    assert "--delay or --at" in cli("message", "send", "alarms", "x", *twice, code=2)
+    assert "NAME=VALUE" in cli("message", "send", "alarms", "x", "--property", "a", code=2)
+
+
+def test_a_tail_is_the_last_of_all_queues_in_their_order(cli: Cli) -> None:
+    cli("topic", "create", "river", "--queues", "3")
+    for number in range(7):
+        cli("message", "send", "river", str(number))
+    assert bodies(cli("message", "tail", "river", "--json", "--max", "3")) == ["4", "5", "6"]
+    assert bodies(cli("message", "tail", "river", "--json", "--max", "0")) == []
+    every = [str(number) for number in range(7)]
+    assert bodies(cli("message", "tail", "river", "--json", "--since", "first")) == every
+    later = cli("message", "tail", "river", "--since", "2099-01-01T00:00:00Z")
+    assert later == ""
+    assert "there is no topic nowhere" in cli("message", "tail", "nowhere", code=1)
+
+
+def test_a_line_of_a_tail_is_one_line(cli: Cli) -> None:
+    cli("message", "send", "words", "a\nb  " + "c" * 200, "--tag", "t", "--key", "k")
+    (line,) = cli("message", "tail", "words").splitlines()
+    assert line.endswith("c…")
+    assert "/0  t  k  a b c" in line
+
+
+def test_a_tail_that_follows_prints_what_comes_until_it_is_interrupted(
+    cli: Cli, broker: TestBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("stream", queues=2)
+    looks = iter(range(3))
+
+    def rest(_: float) -> None:
+        number = next(looks, None)
+        if number is None:
+            raise KeyboardInterrupt
+        producer.send(Message("stream", str(number).encode()))
+
+    monkeypatch.setattr("time.sleep", rest)
+    with Producer(broker.endpoint) as producer:
+        assert bodies(cli("message", "tail", "stream", "-f", "--json")) == ["0", "1", "2"]
+
+
+def test_more_than_one_pull_takes_is_read_in_several(cli: Cli) -> None:
+    cli("topic", "create", "long", "--queues", "1")
+    text = "\n".join(map(str, range(250)))
+    assert cli("message", "send", "long", text, "--lines") == "messages sent: 250\n"
+    assert len(bodies(cli("message", "tail", "long", "--max", "240", "--json"))) == 240
