@@ -12,19 +12,20 @@ from collections.abc import Callable, Sequence
 
 from cosmodrome_server.broker.checkpoints import Checkpoints
 from cosmodrome_server.broker.group_commit import GroupCommit
-from cosmodrome_server.broker.interface import ReplySink
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.broker.statistics import Counters
 from cosmodrome_server.clock import BelievedTime, Clock
 from cosmodrome_server.core.catalogue import CatalogueRecord
 from cosmodrome_server.core.machine import NEVER_MS
-from cosmodrome_server.core.records import ConsumptionRecord
+from cosmodrome_server.core.records import ConsumptionRecord, Pop
 from cosmodrome_server.core.shard import OtherRecord, Shard
 from cosmodrome_server.errors import StateUnreadable, StoreFull
-from cosmodrome_server.model.log import Log, MessageRecord
+from cosmodrome_server.model.log import Log, MessageRecord, RecordKind
 
 # On a disk without any space left, how long what time brings waits for the next try.
 _FULL_RETRY_MS = 1_000
+# Looking a member up in its enum takes longer than what is done with it.
+_POP = RecordKind.POP
 
 
 class Engine:
@@ -65,6 +66,11 @@ class Engine:
         self._commit = GroupCommit(
             log, self._shard, self._end_of_turn, self._checkpoints.frame_sealed
         )
+        # Asked by every call: none in between.
+        self.reply_when_durable, self.catch_up = (
+            self._commit.reply_when_durable,
+            self._commit.catch_up,
+        )
         log.set_snapshot(self._shard.rows)
         log.set_on_failed(self._failed_on_writer)
 
@@ -103,6 +109,12 @@ class Engine:
         self._shard.consumptions.apply(record)
         self._commit.touch()
 
+    def _put_pop(self, record: Pop) -> None:
+        """`_put` of the record of which most are put."""
+        self._log.stage(_POP, record.encode())
+        self._shard.consumptions.apply_pop(record)
+        self._commit.touch()
+
     def _put_other(self, record: OtherRecord) -> None:
         self._log.stage(record.kind, record.encode())
         self._shard.apply_other(record)
@@ -121,14 +133,6 @@ class Engine:
         self._shard.apply_messages(records, positions)
         self._commit.touch()
         return positions
-
-    def reply_when_durable(self, sink: ReplySink, token: object, reply: bytes) -> None:
-        """Hold `reply` until everything staged so far is durable."""
-        self._commit.reply_when_durable(sink, token, reply)
-
-    def catch_up(self) -> None:
-        """Let what is durable be visible before the loop is told."""
-        self._commit.catch_up()
 
     # Later
 

@@ -223,12 +223,8 @@ class LiteVerbs(OperationVerbs):
 
     # Receiving
 
-    def receive(self, query: ReceiveQuery) -> list[Delivery]:
-        """See `Messaging`."""
-        group = self._group(query.group)
+    def _receive_lite(self, query: ReceiveQuery, group: GroupState) -> list[Delivery]:
         bound = group.group.lite_bind_topic
-        if not bound:
-            return super().receive(query)
         if bound != query.topic:
             raise BadRequest(f"group {query.group} is bound to {bound}, not to {query.topic}")
         parent = self._topic(query.topic)

@@ -10,7 +10,7 @@ from cosmodrome_server.core.records import Pop
 from cosmodrome_server.errors import BadRequest, BrokerError, Forbidden, StoreFull
 from cosmodrome_server.model.message import Delivery, StoredMessage
 from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
-from cosmodrome_server.model.receipt_handle import ReceiptHandle, suffix
+from cosmodrome_server.model.receipt_handle import SUFFIXES, ReceiptHandle
 
 # Waiters served in one turn of the loop; the rest is served in the next.
 _SERVED_PER_TURN = 64
@@ -30,13 +30,17 @@ class ReceiveVerbs(SettleVerbs):
     def receive(self, query: ReceiveQuery) -> list[Delivery]:
         """See `Messaging`."""
         group = self._group(query.group)
+        if group.group.lite_bind_topic:
+            return self._receive_lite(query, group)
         topic = self._topic(query.topic)
         self._check_readable(group, topic, query)
         lease_ms = self._advance()
         consumption = self._begun(group, topic)
         is_fifo = group.group.is_fifo
         attempt_id = query.attempt_id if is_fifo else ""
-        room = min(query.max_messages, self._inflight_max(group) - consumption.inflight)
+        room = query.max_messages
+        spare = self._inflight_max(group) - consumption.inflight
+        room = min(room, spare)
         if room <= 0:
             self._capped.add(consumption.pair)
             if not attempt_id:
@@ -67,29 +71,37 @@ class ReceiveVerbs(SettleVerbs):
             self._commit.touch()
         return deliveries
 
+    def _receive_lite(self, query: ReceiveQuery, group: GroupState) -> list[Delivery]:
+        """What a client of a group that is bound to a LITE topic gets of its lite topics."""
+        raise NotImplementedError
+
     def _begun(self, group: GroupState, topic: TopicState) -> Consumption:
         """The consumption of the group on the topic, begun on every queue."""
-        consumption = self._shard.consumptions.of(group.group_id, topic.topic_id)
+        by_pair = self._shard.consumptions.by_pair
+        consumption = by_pair.get((group.group_id, topic.topic_id))
         if consumption is None or consumption.queues < topic.topic.queues:
             for record in self._shard.plan_begin(group.group_id, group.group, topic, self._now()):
                 self._put(record)
-            consumption = self._shard.consumptions.of(group.group_id, topic.topic_id)
-            assert consumption is not None, "a topic has at least one queue"
+            consumption = by_pair[group.group_id, topic.topic_id]
         return consumption
 
     def _inflight_max(self, group: GroupState) -> int:
-        own = group.group.attributes.get(INFLIGHT_ATTRIBUTE, "")
         allowed = self._settings.inflight_per_group
+        if not group.group.attributes:
+            return allowed
+        own = group.group.attributes.get(INFLIGHT_ATTRIBUTE, "")
         return min(allowed, int(own)) if own.isdecimal() else allowed
 
     def _carry_out(self, plan: ReceivePlan, group: GroupState, topic: TopicState) -> list[Delivery]:
         deliveries: list[Delivery] = []
         try:
             for pop, found in zip(plan.pops, plan.found, strict=True):
-                self._put(pop)
+                self._put_pop(pop)
                 if found:
                     self._deliver(pop, found, topic.topic.name, deliveries)
-                    body_bytes = sum([len(record.body) for _, record in found])
+                    body_bytes = 0
+                    for _, record in found:
+                        body_bytes += len(record.body)
                     key = (topic.topic.name, group.group.name, pop.attempt > 1)
                     self._counters.delivered(key, len(found), body_bytes)
             for ack in plan.settled:
@@ -122,7 +134,7 @@ class ReceiveVerbs(SettleVerbs):
                 record.user,
                 record.body,
             )
-            handle = sealed + suffix(queue_offset - base)
+            handle = sealed + SUFFIXES[queue_offset - base]
             deliveries.append(Delivery(message, handle, attempt, invisible_ms))
 
     @staticmethod
@@ -131,7 +143,7 @@ class ReceiveVerbs(SettleVerbs):
             raise BadRequest(f"client id and attempt id have at most {_NAME_CHARS_MAX} characters")
         if not group.group.is_consumable:
             raise Forbidden(f"consumer group {query.group} may not consume (is_consumable is off)")
-        if not topic.topic.permission.is_readable:
+        if not topic.is_readable:
             raise Forbidden(f"topic {query.topic} is not readable: its permission is write only")
         if group.group.is_fifo and not ANY_QUEUE <= query.queue_id < topic.topic.queues:
             last = topic.topic.queues - 1

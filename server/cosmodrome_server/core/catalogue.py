@@ -57,10 +57,12 @@ class TopicState:
         next_offsets: Per queue, the offset the next message gets.
         visible_offsets: Per queue, one past the last durable message.
         last_queue: The queue of the last message, for the rotation of senders.
+        is_readable: Whether its permission lets consumers receive.
         is_writable: Whether its permission lets producers send.
     """
 
     __slots__ = (
+        "is_readable",
         "is_writable",
         "last_queue",
         "next_offsets",
@@ -76,7 +78,7 @@ class TopicState:
         self.next_offsets = array("Q", bytes(8 * topic.queues))
         self.visible_offsets = self.next_offsets[:]
         self.last_queue = -1
-        self.is_writable = topic.permission.is_writable
+        self._permit(topic)
 
     def change(self, topic: Topic) -> None:
         """Take a new form; queues may have been added."""
@@ -84,6 +86,10 @@ class TopicState:
         self.next_offsets.frombytes(added)
         self.visible_offsets.frombytes(added)
         self.topic = topic
+        self._permit(topic)
+
+    def _permit(self, topic: Topic) -> None:
+        self.is_readable = topic.permission.is_readable
         self.is_writable = topic.permission.is_writable
 
 

@@ -27,9 +27,19 @@ class Consumption:
         is_ready_first: Whether the odd place of the next batch is for a redelivery.
         inflight: Messages under leases.
         pops: How often messages were handed out.
+        queues: On how many queues the group has begun.
     """
 
-    __slots__ = ("_resting", "awake", "inflight", "is_ready_first", "pair", "pops", "turn")
+    __slots__ = (
+        "_resting",
+        "awake",
+        "inflight",
+        "is_ready_first",
+        "pair",
+        "pops",
+        "queues",
+        "turn",
+    )
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
@@ -39,15 +49,24 @@ class Consumption:
         self.is_ready_first = False
         self.inflight = 0
         self.pops = 0
+        self.queues = 0
 
     def __contains__(self, queue_id: int) -> bool:
         """Whether the group has begun on a queue."""
         return queue_id in self.awake or self._resting.get(queue_id) is not None
 
-    @property
-    def queues(self) -> int:
-        """On how many queues the group has begun."""
-        return len(self.awake) + len(self._resting)
+    def begin(self, progress: Progress) -> None:
+        """The group begins on a queue, or a start takes that back; it is awake there."""
+        self.awake[progress.place[2]] = progress
+        self.queues += 1
+
+    def waiting(self) -> int:
+        """How many messages are ready to be delivered again."""
+        waiting = 0
+        for progress in self.awake.values():
+            if progress.ready:
+                waiting += len(progress.ready)
+        return waiting
 
     def find(self, queue_id: int) -> Progress | None:
         """The progress on a queue, to be read; None if the group has not begun there."""
@@ -88,6 +107,7 @@ class Consumption:
     def restore(self, queue_id: int, queue_offset: int) -> None:
         """Take back a progress at rest, at start."""
         self._resting.lay(queue_id, queue_offset, is_saved=True)
+        self.queues += 1
 
     def reached(self) -> Iterator[tuple[int, int]]:
         """(queue id, the first offset of which nothing is known) of all progress."""

@@ -176,7 +176,9 @@ class Consumptions:
         consumption = self.by_pair.get((record.group_id, record.topic_id))
         if consumption is None:
             return self._mend(record)
-        progress = self._awake(consumption, record.queue_id)
+        progress = consumption.awake.get(record.queue_id) or self._awake(
+            consumption, record.queue_id
+        )
         return self._mend(record) if progress is None else (consumption, progress)
 
     def _awake(self, consumption: Consumption, queue_id: int) -> Progress | None:
@@ -236,7 +238,7 @@ class Consumptions:
             self._catalogue.mend_queues(record.topic_id, record.queue_id)
             progress = Progress(place, record.queue_offset)
             progress.is_reset_pending = record.is_reset
-            consumption.awake[record.queue_id] = progress
+            consumption.begin(progress)
         else:
             consumption.inflight -= progress.inflight
             for lease in progress.leases:
@@ -469,7 +471,7 @@ class Consumptions:
             consumption.restore(queue_id, queue_offset)
             return
         progress = progress_row.decode(place, value)
-        consumption.awake[queue_id] = progress
+        consumption.begin(progress)
         consumption.inflight += progress.inflight
         for lease in progress.leases:
             self._enter(progress, lease)

@@ -13,7 +13,7 @@ over and settled: a pop says what it delivers, and the rest of its range is done
 Ordered groups: `core.message_group`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 import msgspec
@@ -94,31 +94,45 @@ class ReceivePlanner:
         self._looked: dict[int, int] = {}
 
     def receive(
-        self, consumption: Consumption, order: Sequence[int], ends: Sequence[int]
+        self, consumption: Consumption, order: Iterable[int], ends: Sequence[int]
     ) -> ReceivePlan:
         """Take from the queues in `order`; `ends` are those of the queues by id."""
-        waiting = fresh = 0
+        if consumption.waiting():
+            self._take_both(consumption, list(order), ends)
+        else:
+            awake = consumption.awake
+            for queue_id in order:
+                progress = awake.get(queue_id)
+                cursor = consumption.cursor(queue_id) if progress is None else progress.cursor
+                if ends[queue_id] > cursor:
+                    self._take_fresh(progress or consumption.at(queue_id), ends[queue_id])
+                    if not self._room:
+                        break
+        if not self._room:
+            self.plan.is_more = True
+        return self.plan
+
+    def _take_both(
+        self, consumption: Consumption, order: Sequence[int], ends: Sequence[int]
+    ) -> None:
+        """Take redeliveries beside new messages, or behind them."""
+        fresh = 0
         behind = []
         for queue_id in order:
             progress = consumption.awake.get(queue_id)
-            if progress is not None and progress.ready:
-                waiting += len(progress.ready)
             cursor = consumption.cursor(queue_id) if progress is None else progress.cursor
             if ends[queue_id] > cursor:
                 fresh += ends[queue_id] - cursor
                 behind.append(queue_id)
-        is_ready_last = self._demand.is_ready_last
-        if waiting and not is_ready_last:
+        if not self._demand.is_ready_last:
             half = (self._room + consumption.is_ready_first) // 2
             self._take_ready(consumption, order, max(half, self._room - fresh))
         for queue_id in behind:
             if not self._room:
                 break
             self._take_fresh(consumption.at(queue_id), ends[queue_id])
-        if waiting and self._room:
+        if self._room:
             self._take_ready(consumption, order, self._room)
-        self.plan.is_more = self.plan.is_more or not self._room
-        return self.plan
 
     def _take_ready(self, consumption: Consumption, order: Sequence[int], quota: int) -> None:
         for queue_id in order:
@@ -175,10 +189,7 @@ class ReceivePlanner:
     def pop_ready(self, progress: Progress, run: Found, attempt: int) -> None:
         """Plan to deliver a run of ready messages again, under one lease."""
         base = run[0][0]
-        mask = 0
-        for queue_offset, _ in run:
-            mask |= 1 << (queue_offset - base)
-        self._pop(progress, (base, 0, mask), run, attempt=attempt)
+        self._pop(progress, (base, 0, _mask_of(base, run)), run, attempt=attempt)
 
     def _take_fresh(self, progress: Progress, end: int) -> None:
         _, topic_id, queue_id = progress.place
@@ -189,22 +200,25 @@ class ReceivePlanner:
             self._pop(progress, (progress.cursor, start - progress.cursor, 0), [])
         if start == end:
             return
-        if self._matcher.is_everything:
-            self._take_all(progress, start, min(end, start + min(self._room, LEASE_SPAN)))
-        else:
+        if not self._matcher.is_everything:
             self._take_matching(progress, start, end)
+        elif self._room == 1:
+            record = self.read(progress, start)
+            found = [] if record is None else [(start, record)]
+            self._pop(progress, (start, 1, len(found)), found)
+        else:
+            self._take_all(progress, start, min(end, start + min(self._room, LEASE_SPAN)))
 
     def _take_all(self, progress: Progress, start: int, end: int) -> None:
-        found: Found = []
-        mask = 0
         _, topic_id, queue_id = progress.place
         records = self._reader.read_many(topic_id, queue_id, start, end)
-        for queue_offset, read in enumerate(records, start):
+        found = [(at, record) for at, record in enumerate(records, start) if record is not None]
+        mask = (1 << end - start) - 1
+        if len(found) < len(records):
             # Once more alone: that says why, and counts it; or it can be read now.
-            record = self.read(progress, queue_offset) if read is None else read
-            if record is not None:
-                found.append((queue_offset, record))
-                mask |= 1 << (queue_offset - start)
+            again = [record or self.read(progress, at) for at, record in enumerate(records, start)]
+            found = [(at, record) for at, record in enumerate(again, start) if record is not None]
+            mask = _mask_of(start, found)
         self._pop(progress, (start, end - start, mask), found)
 
     def _take_matching(self, progress: Progress, start: int, end: int) -> None:
@@ -247,10 +261,7 @@ class ReceivePlanner:
             run = [pair for pair in found[at : at + LEASE_SPAN] if pair[0] < start + LEASE_SPAN]
             at += len(run)
             stop = found[at][0] if at < len(found) else end
-            mask = 0
-            for queue_offset, _ in run:
-                mask |= 1 << (queue_offset - start)
-            self._pop(progress, (start, stop - start, mask), run)
+            self._pop(progress, (start, stop - start, _mask_of(start, run)), run)
             start = stop
         if start < end:
             self._pop(progress, (start, end - start, 0), [])
@@ -259,25 +270,39 @@ class ReceivePlanner:
         self, progress: Progress, extent: tuple[int, int, int], found: Found, attempt: int = 1
     ) -> None:
         base, count, mask = extent
-        self.take(
-            Pop(
-                self._demand.lease_ms,
-                *progress.place,
-                self._demand.first_lease_id + len(self.plan.pops) if mask else 0,
-                base,
-                count,
-                mask,
-                attempt=attempt,
-                invisible_ms=self._demand.invisible_ms,
-                is_auto_renewed=bool(self._demand.client_id),
-                client_id=self._demand.client_id,
-                attempt_id=self._demand.attempt_id,
-            ),
-            found,
+        group_id, topic_id, queue_id = progress.place
+        demand, pops = self._demand, self.plan.pops
+        client_id = demand.client_id
+        # All by position: names cost as much as the object.
+        pop = Pop(
+            demand.lease_ms,
+            group_id,
+            topic_id,
+            queue_id,
+            demand.first_lease_id + len(pops) if mask else 0,
+            base,
+            count,
+            mask,
+            0,
+            attempt,
+            demand.invisible_ms,
+            0,
+            client_id != "",
+            client_id,
+            demand.attempt_id,
         )
+        self.take(pop, found)
 
     def take(self, pop: Pop, found: Found) -> None:
         """Plan a pop."""
         self.plan.pops.append(pop)
         self.plan.found.append(found)
         self._room -= len(found)
+
+
+def _mask_of(base: int, run: Found) -> int:
+    """Bit i: the message at base + i is one of them."""
+    mask = 0
+    for queue_offset, _ in run:
+        mask |= 1 << (queue_offset - base)
+    return mask

@@ -50,7 +50,7 @@ def _mask_bytes(mask: int) -> bytes:
     return mask.to_bytes((mask.bit_length() + 7) >> 3, "little")
 
 
-class Pop(msgspec.Struct):
+class Pop(msgspec.Struct, gc=False):
     """Messages of one queue handed to one consumer, under one lease.
 
     Attributes:
@@ -90,10 +90,14 @@ class Pop(msgspec.Struct):
 
     def encode(self) -> bytes:
         """The payload."""
-        mask = _mask_bytes(self.mask)
-        held = _mask_bytes(self.held) if self.held else b""
-        client = self.client_id.encode() if self.client_id else b""
-        attempt_id = self.attempt_id.encode() if self.attempt_id else b""
+        masked = self.mask.bit_length() + 7 >> 3
+        rest = self.mask.to_bytes(masked, "little")
+        held = client = attempt_id = b""
+        if self.held or self.client_id or self.attempt_id:
+            held = _mask_bytes(self.held)
+            client = self.client_id.encode()
+            attempt_id = self.attempt_id.encode()
+            rest += held + client + attempt_id
         head = _POP.pack(
             self.at_ms,
             self.group_id,
@@ -106,12 +110,12 @@ class Pop(msgspec.Struct):
             self.invisible_ms,
             self.attempt,
             self.is_auto_renewed,
-            len(mask),
+            masked,
             len(held),
             len(client),
             len(attempt_id),
         )
-        return b"".join((head, mask, held, client, attempt_id))
+        return head + rest
 
     @staticmethod
     def decode(payload: bytes) -> "Pop":
@@ -155,7 +159,7 @@ class Pop(msgspec.Struct):
         )
 
 
-class Ack(msgspec.Struct):
+class Ack(msgspec.Struct, gc=False):
     """A delivery ended for good; lease 0: a message that waits for redelivery is given up."""
 
     kind: ClassVar[RecordKind] = RecordKind.ACK
@@ -184,7 +188,7 @@ class Ack(msgspec.Struct):
         return Ack(*_ACK.unpack(payload))
 
 
-class AckMany(msgspec.Struct):
+class AckMany(msgspec.Struct, gc=False):
     """Deliveries of one lease ended for good, in one call.
 
     Attributes:

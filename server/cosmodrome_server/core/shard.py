@@ -13,6 +13,7 @@ is staged but not durable) is not state and not in the rows.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from struct import Struct
 
 from cosmodrome_server.core import timer
@@ -210,7 +211,10 @@ class Shard:
                 record.queue_offset,
                 (position, record.tag_hash, record.store_timestamp_ms),
             )
-        elif record.state is MessageState.HALF:
+            return
+        # It takes its turn now: the next one goes elsewhere, also before this one is visible.
+        topic.last_queue = record.queue_id
+        if record.state is MessageState.HALF:
             self.transactions.apply_half(wire.message_id(record.system), record, position)
         else:
             self.timers.apply_delayed(record.due_ms, position)
@@ -369,11 +373,13 @@ class Shard:
         self, consumption: Consumption, topic: TopicState, matcher: Matcher, demand: Demand
     ) -> ReceivePlan:
         """What a receive of a group that is not ordered gets."""
-        order: Sequence[int] = self._order(consumption, topic)
+        queues = topic.topic.queues
+        turn = consumption.turn % queues
+        order: Iterable[int] = chain(range(turn, queues), range(turn))
         if topic.topic.topic_type is _PRIORITY:
             group = self.catalogue.groups_by_id[consumption.pair[0]].group
             if is_from_top(consumption.pops, group.priority_factor):
-                order = from_top(topic.topic.queues)
+                order = from_top(queues)
                 demand.is_ready_last = True
         planner = ReceivePlanner(demand, matcher, self._log)
         # Not `visible_offsets`: a message may be received in the very frame that stores it. The

@@ -12,7 +12,7 @@ class FilterType(IntEnum):
     SQL = 2
 
 
-class Filter(msgspec.Struct, frozen=True):
+class Filter(msgspec.Struct, frozen=True, cache_hash=True):
     """An expression as the client wrote it."""
 
     filter_type: FilterType = FilterType.TAG

@@ -19,9 +19,11 @@ which life of the broker it was written, by random bytes: what an earlier life g
 power cut can have taken, the message too, and another may have its offset since.
 """
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import urlsafe_b64decode
+from binascii import b2a_base64
 from struct import Struct
-from typing import NamedTuple
+
+import msgspec
 
 from cosmodrome_server.errors import InvalidReceiptHandle
 from cosmodrome_server.model.digests import blake2b
@@ -32,12 +34,15 @@ LIFE_BYTES = 3
 _TAG_BYTES = 8
 _SEAL_CHARS = 56
 _DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-_SUFFIXES = [high + low for high in _DIGITS for low in _DIGITS][:512]
-_DELTAS = {suffix: delta for delta, suffix in enumerate(_SUFFIXES)}
+# What names a message of a lease: its offset minus the base.
+SUFFIXES = [high + low for high in _DIGITS for low in _DIGITS][:512]
+_DELTAS = {suffix: delta for delta, suffix in enumerate(SUFFIXES)}
 _CACHE_MAX = 16_384
+# What `urlsafe_b64encode` does, without its calls.
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 
 
-class ReceiptHandle(NamedTuple):
+class ReceiptHandle(msgspec.Struct, frozen=True, gc=False):
     """A handle, read and found authentic.
 
     Attributes:
@@ -77,8 +82,19 @@ class ReceiptHandles:
 
     def seal(self, handle: ReceiptHandle) -> str:
         """The part all messages of a lease share; add `suffix(offset - base)`."""
-        head = _HEAD.pack(_FORMAT, self._shard, *handle[:-1], self._life)
-        sealed = urlsafe_b64encode(head + self._tag(head)).decode()
+        head = _HEAD.pack(
+            _FORMAT,
+            self._shard,
+            handle.group_id,
+            handle.topic_id,
+            handle.queue_id,
+            handle.base,
+            handle.lease_id,
+            handle.attempt,
+            self._life,
+        )
+        text = b2a_base64(head + self._tag(head), newline=False).translate(_URL_SAFE)
+        sealed = text.decode("ascii")
         self._remember(sealed, handle)
         return sealed
 
@@ -136,4 +152,4 @@ def lease_of(text: str) -> str:
 
 def suffix(delta: int) -> str:
     """The characters that name a message of a lease: its offset minus the base, below 512."""
-    return _SUFFIXES[delta]
+    return SUFFIXES[delta]

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import Any
 
+from cosmodrome_proto import service_pb2 as rpc
 from cosmodrome_server.broker.interface import ReplySink
 from cosmodrome_server.clock import Clock
 from cosmodrome_server.config import Flow
@@ -28,6 +29,7 @@ from cosmodrome_server.errors import OverloadedError
 from cosmodrome_server.proxy.context import client_id_of
 from cosmodrome_server.proxy.convert import resource
 from cosmodrome_server.proxy.front import Call
+from cosmodrome_server.proxy.receives import Asked
 
 # The worker pools of the reference (protocol.md 1.0.2); RPCs it has none for go with their kin.
 CLASSES = {
@@ -302,8 +304,10 @@ class FlowControl:
     def _measured(self, method: str) -> tuple[Buckets, Measure | None]:
         if method == "SendMessage":
             return self.topics, _sent if self.topics.has_bounds else None
-        receives = method in {"ReceiveMessage", "PullMessage"} and self.groups.has_bounds
-        return self.groups, _received if receives else None
+        if method == "ReceiveMessage" and self.groups.has_bounds:
+            return self.groups, _received
+        pulls = method == "PullMessage" and self.groups.has_bounds
+        return self.groups, _pulled if pulls else None
 
 
 def _sent(request: Any) -> tuple[str, int]:  # noqa: ANN401 - a SentMessages
@@ -311,5 +315,9 @@ def _sent(request: Any) -> tuple[str, int]:  # noqa: ANN401 - a SentMessages
     return (resource(messages[0].topic)[0], len(messages)) if messages else ("", 0)
 
 
-def _received(request: Any) -> tuple[str, int]:  # noqa: ANN401 - receives and pulls
+def _received(request: Asked) -> tuple[str, int]:
+    return request.group, 1
+
+
+def _pulled(request: rpc.PullMessageRequest) -> tuple[str, int]:
     return request.group.name, 1

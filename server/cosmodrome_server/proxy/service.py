@@ -58,6 +58,7 @@ from cosmodrome_server.proxy.flow import FlowControl
 from cosmodrome_server.proxy.front import Call, GrpcStatus, Handler, Kind
 from cosmodrome_server.proxy.health import SERVICE as HEALTH_SERVICE
 from cosmodrome_server.proxy.health import Health
+from cosmodrome_server.proxy.receives import Receives
 from cosmodrome_server.proxy.reflection import SERVICES as REFLECTION_SERVICES
 from cosmodrome_server.proxy.reflection import Reflection
 
@@ -89,8 +90,11 @@ MESSAGING: _Table = {
     "SyncLiteSubscription": sync_lite_subscription,
 }
 
-# Requests that are read by another description of the same bytes.
-_READ_AS: dict[type[Message], type[Message]] = {rpc.SendMessageRequest: SentMessages}
+# Requests that are read in another way than by their own description.
+_READ_AS: dict[type[Message], Callable[[bytes], Any]] = {
+    rpc.SendMessageRequest: SentMessages.FromString,
+    rpc.ReceiveMessageRequest: Receives().read,
+}
 
 # What the reference's proxies do not have; absent under `server.strict`.
 OURS_ONLY = frozenset({"PullMessage", "UpdateOffset", "GetOffset", "QueryOffset"})
@@ -216,7 +220,7 @@ class _Boundary:
         self._name = method.name
         self._activity = activity
         self._request = method.request
-        self._parse: Callable[[bytes], Any] = _READ_AS.get(self._request, self._request).FromString
+        self._parse: Callable[[bytes], Any] = _READ_AS.get(self._request, self._request.FromString)
         self._lane = None if flow is None else flow.lane_of(method.name)
         self._toll = None if flow is None else flow.toll_of(method.name)
         self._is_held = method.name not in PROMPT

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import msgspec
 
-from cosmodrome_server.errors import CorruptFrame, OverloadedError, StoreFailed, StoreFull
+from cosmodrome_server.errors import OverloadedError, StoreFailed, StoreFull
 from cosmodrome_server.model.log import (
     KeptLonger,
     LogTail,
@@ -40,7 +40,7 @@ from cosmodrome_server.store.checkpoint import Mark
 from cosmodrome_server.store.consume_queue import ConsumeQueues
 from cosmodrome_server.store.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from cosmodrome_server.store.group_commit import Frame, FrameWriter
-from cosmodrome_server.store.message_reader import MessageReader, placed
+from cosmodrome_server.store.message_reader import MessageReader, place_run, placed
 from cosmodrome_server.store.platform import LogOptions, Platform
 from cosmodrome_server.store.ranges import Ranges
 from cosmodrome_server.store.recent import RecentMessages
@@ -51,7 +51,7 @@ from cosmodrome_server.store.record import (
     encode_messages,
     encode_queue_ends,
     encode_snapshot,
-    encode_state,
+    pack_state_head,
 )
 from cosmodrome_server.store.recovery import Damage, Replay, entries_of, find_beginning, mend_tail
 from cosmodrome_server.store.retention import Limits, Retention, paths_of
@@ -232,7 +232,7 @@ class CommitLog:
             self._make_room(length, is_message=False)
         position = self._position
         self._position = position + length
-        self._parts += (encode_state(kind, payload), payload)
+        self._parts += (pack_state_head(length, kind), payload)
         self._records += 1
         return position
 
@@ -370,26 +370,20 @@ class CommitLog:
     def read(self, topic_id: int, queue_id: int, queue_offset: int) -> MessageRecord:
         """See `Log.read`. Messages of the last few MiB come from memory."""
         entry = self._queues.entry(topic_id, queue_id, queue_offset)
-        return placed(self.read_position(entry[0]), (topic_id, queue_id, queue_offset), entry)
+        record = self._recent.get(entry[0]) or self._reader.read(entry[0])
+        return placed(record, (topic_id, queue_id, queue_offset), entry)
 
     def read_many(
         self, topic_id: int, queue_id: int, start: int, end: int
     ) -> list[MessageRecord | None]:
         """See `Log.read_many`."""
-        entries = self._queues.entries(topic_id, queue_id, start, end)
-        positions = [entry[0] for entry in entries if entry is not None]
-        known = self._recent.find(positions)
-        if len(known) < len(positions):
-            known |= self._reader.read_many([at for at in positions if at not in known])
-        found: list[MessageRecord | None] = []
-        for queue_offset, entry in enumerate(entries, start):
-            record = None if entry is None else known.get(entry[0])
-            if record is not None and entry is not None:
-                try:
-                    record = placed(record, (topic_id, queue_id, queue_offset), entry)
-                except CorruptFrame:
-                    record = None
-            found.append(record)
+        positions = self._queues.positions(topic_id, queue_id, start, end)
+        found = self._recent.find(positions)
+        if not all(found):
+            pairs = list(zip(positions, found, strict=True))
+            read = self._reader.read_many([at for at, record in pairs if record is None and at])
+            found = [record or read.get(at) for at, record in pairs]
+        place_run(found, (topic_id, queue_id, start), self._queues.entry)
         return found
 
     def read_position(self, position: int) -> MessageRecord:

@@ -290,27 +290,24 @@ class ConsumeQueues:
             f"[{stored[0]}, {stored[1]}) is"
         )
 
-    def entries(
-        self, topic_id: int, queue_id: int, start: int, end: int
-    ) -> list[tuple[int, int, int] | None]:
-        """The entries of [start, end); None where there is none."""
+    def positions(self, topic_id: int, queue_id: int, start: int, end: int) -> list[int]:
+        """Where the messages of [start, end) lie; 0 where there is none."""
         key = topic_id << 32 | queue_id
         queue = self._queues.get(key)
         if queue is not None and queue.base <= start and end <= queue.next_offset:
-            found = iter(queue.words[WORDS * (start - queue.base) : WORDS * (end - queue.base)])
-            return [entry if entry[0] else None for entry in zip(found, found, found, strict=True)]
+            at, stop = WORDS * (start - queue.base), WORDS * (end - queue.base)
+            return queue.words[at:stop:WORDS].tolist()
         run = self._run_of(key, start)
         if run is not None and end <= run.end:
             at = run.start + WORDS * (start - run.base)
-            found = iter(run.words[at : at + WORDS * (end - start)])
-            return [entry if entry[0] else None for entry in zip(found, found, found, strict=True)]
-        entries: list[tuple[int, int, int] | None] = []
+            return run.words[at : at + WORDS * (end - start) : WORDS].tolist()
+        positions: list[int] = []
         for queue_offset in range(start, end):
             try:
-                entries.append(self.entry(topic_id, queue_id, queue_offset))
+                positions.append(self.entry(topic_id, queue_id, queue_offset)[0])
             except (CorruptFrame, MessageNotFound):
-                entries.append(None)
-        return entries
+                positions.append(0)
+        return positions
 
     def timestamp(self, topic_id: int, queue_id: int, queue_offset: int) -> int:
         """See `model.log.QueueReader.timestamp`."""

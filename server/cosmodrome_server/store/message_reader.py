@@ -5,7 +5,7 @@ the messages of one send are, come with one read together. Each is verified by i
 A bad sector is an error of that message only, and for a while no damage (store.patience).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,6 +23,7 @@ _READ_BYTES = 4_096
 _RUN_BYTES = 64 << 10
 # Of the 900 segments of 115 GB; each is a descriptor.
 _OPEN_FILES_MAX = 256
+_VISIBLE = MessageState.VISIBLE
 
 
 class MessageReader:
@@ -170,6 +171,33 @@ def _runs(positions: Sequence[int]) -> Iterator[Sequence[int]]:
         yield positions[start:]
 
 
+def place_run(
+    records: list[MessageRecord | None],
+    place: tuple[int, int, int],
+    entry_of: Callable[[int, int, int], tuple[int, int, int]],
+) -> None:
+    """`placed` for neighbours, in their list; None for one that is the message of another place.
+
+    Args:
+        records: As read; None for one that was not.
+        place: Topic id, queue id and queue offset of the first.
+        entry_of: What is indexed at a place.
+    """
+    topic_id, queue_id, start = place
+    for queue_offset, record in enumerate(records, start):
+        # Nearly all are visible where they say.
+        if record is not None and (
+            record.queue_offset != queue_offset
+            or record.topic_id != topic_id
+            or record.state is not _VISIBLE
+        ):
+            at = (topic_id, queue_id, queue_offset)
+            try:
+                records[queue_offset - start] = placed(record, at, entry_of(*at))
+            except CorruptFrame:
+                records[queue_offset - start] = None
+
+
 def placed(
     record: MessageRecord, place: tuple[int, int, int], entry: tuple[int, int, int]
 ) -> MessageRecord:
@@ -184,7 +212,7 @@ def placed(
         CorruptFrame: It is the message of another place.
     """
     topic_id, queue_id, queue_offset = place
-    if record.state is MessageState.VISIBLE:
+    if record.state is _VISIBLE:
         if record.queue_offset != queue_offset or record.topic_id != topic_id:
             raise CorruptFrame(f"another message lies at log position {entry[0]}")
         return record

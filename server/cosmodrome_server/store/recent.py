@@ -33,10 +33,10 @@ class RecentMessages:
         """The message at a position, if it is recent."""
         return self.messages.get(position) or self._older.get(position)
 
-    def find(self, positions: Iterable[int]) -> dict[int, MessageRecord]:
-        """Those of these messages that are recent."""
+    def find(self, positions: Iterable[int]) -> list[MessageRecord | None]:
+        """`get` of each position."""
         young, older = self.messages.get, self._older.get
-        return {at: record for at in positions if (record := young(at) or older(at))}
+        return [young(position) or older(position) for position in positions]
 
     def end_frame(self, frame_bytes: int) -> None:
         """What was added since the last call is one frame, given to the writer now."""

@@ -71,9 +71,13 @@ _VISIBLE = int(MessageState.VISIBLE)
 _SNAPSHOT_ROW = RecordKind.SNAPSHOT_ROW
 
 
+# The head of a state record, by the length of the whole record and its kind; no call in between.
+pack_state_head = _STATE_HEAD.pack
+
+
 def encode_state(kind: RecordKind, payload: bytes) -> bytes:
     """The head of a state record; the payload follows it."""
-    return _STATE_HEAD.pack(STATE_HEAD_BYTES + len(payload), kind)
+    return pack_state_head(STATE_HEAD_BYTES + len(payload), kind)
 
 
 def encode_message(record: MessageRecord) -> tuple[bytes, bytes, bytes]:

@@ -41,7 +41,8 @@ def test_a_delivery_is_what_protobuf_reads(
     delivery = Delivery(stored, "handle" * 20, attempt, invisible_ms)
     store_host = encoding.bytes_field(10, b"1.2.3.4:5")
 
-    read = rpc.ReceiveMessageResponse.FromString(encoding.delivered(delivery, store_host)).message
+    (encoded,) = encoding.delivered([delivery], store_host)
+    read = rpc.ReceiveMessageResponse.FromString(encoded).message
 
     known = read.system_properties
     assert read.topic.name == "orders"

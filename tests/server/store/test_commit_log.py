@@ -139,8 +139,8 @@ def test_messages_written_long_ago_are_no_longer_held_in_memory() -> None:
     for _ in range(100):
         recent.end_frame(1_000)
 
-    held = recent.find(range(100))
-    assert max(held) == 92
+    held = [at for at, record in enumerate(recent.find(range(100))) if record is not None]
+    assert held[-1] == 92
     assert 0 < len(held) < 15
 
 

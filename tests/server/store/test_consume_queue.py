@@ -180,8 +180,7 @@ class ConsumeQueuesMachine(RuleBasedStateMachine):
         end = data.draw(st.integers(start, self.next[queue]))
         expected = [stored[offset] for offset in range(start, end)]
         assert list(self.real.tag_hashes(*queue, start, end)) == [entry[1] for entry in expected]
-        whole = [entry if entry[0] else None for entry in expected]
-        assert self.real.entries(*queue, start, end) == whole
+        assert self.real.positions(*queue, start, end) == [entry[0] for entry in expected]
         copied = array("Q")
         for run in self.real.runs(*queue, start, end):
             copied.extend(run.words[run.start : run.start + 3 * (run.end - run.base)])

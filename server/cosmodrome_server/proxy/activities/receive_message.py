@@ -5,24 +5,23 @@ error of this RPC (errors before it, as a missing client id, are the status alon
 """
 
 from cosmodrome_proto import definition_pb2 as pb
-from cosmodrome_proto import service_pb2 as rpc
 from cosmodrome_server.core.client_session import ClientType
 from cosmodrome_server.errors import BadRequest, BrokerError, IllegalInvisibleTime
 from cosmodrome_server.model.message import Delivery
 from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
 from cosmodrome_server.proxy import encoding, status
 from cosmodrome_server.proxy.context import Context, client_id_of
-from cosmodrome_server.proxy.convert import duration_ms, filter_of
 from cosmodrome_server.proxy.front import Call
 from cosmodrome_server.proxy.long_polling import polling_ms
 from cosmodrome_server.proxy.outgoing import Outgoing
 from cosmodrome_server.proxy.packing import packed
+from cosmodrome_server.proxy.receives import Asked
 
 _RPC = "ReceiveMessage"
 _EMPTY = status.status_field(pb.MESSAGE_NOT_FOUND, "no new message")
 
 
-def receive_message(context: Context, call: Call, request: rpc.ReceiveMessageRequest) -> None:
+def receive_message(context: Context, call: Call, request: Asked) -> None:
     """Answer with messages if there are any, else wait for them within the polling time.
 
     Every error of the request is answered on the call, in the stream's order.
@@ -40,53 +39,51 @@ def receive_message(context: Context, call: Call, request: rpc.ReceiveMessageReq
         context.refused(_RPC, error)
 
 
-def _polling_ms(context: Context, call: Call, request: rpc.ReceiveMessageRequest) -> int:
-    asked_ms = None
+def _polling_ms(context: Context, call: Call, request: Asked) -> int:
     request_timeout_ms = 0
-    if request.HasField("long_polling_timeout"):
-        asked_ms = duration_ms(request.long_polling_timeout)
-    else:
+    if request.polling_ms is None:
         session = context.sessions.known.get(client_id_of(call))
         request_timeout_ms = session.request_timeout_ms if session is not None else 0
-    return polling_ms(call, asked_ms, request_timeout_ms, context.config.delivery)
+    return polling_ms(call, request.polling_ms, request_timeout_ms, context.config.delivery)
 
 
-def _query(context: Context, call: Call, request: rpc.ReceiveMessageRequest) -> ReceiveQuery:
+def _query(context: Context, call: Call, request: Asked) -> ReceiveQuery:
     """The request, checked.
 
     Raises:
         IllegalTopic, IllegalConsumerGroup, ConsumerGroupNotFound
         IllegalInvisibleTime: Outside the bounds, where the client renews for itself.
-        BadRequest: A negative batch size.
+        BadRequest: A negative batch size, or a kind of filter that does not exist.
     """
-    queue = request.message_queue
-    topic = context.names.topic(queue.topic.name)
-    group = context.names.group(request.group.name)
+    topic = context.names.topic(request.topic)
+    group = context.names.group(request.group)
     delivery = context.config.delivery
     client_id = client_id_of(call)
     if request.auto_renew:
         invisible_ms = delivery.renew_ms
         context.sessions.note_receiver(client_id, group)
     else:
-        invisible_ms = duration_ms(request.invisible_duration)
+        invisible_ms = request.invisible_ms
         if not delivery.invisible_min_ms <= invisible_ms <= delivery.invisible_max_ms:
             raise IllegalInvisibleTime(
                 f"the invisible duration is {invisible_ms} ms, it must be "
                 f"{delivery.invisible_min_ms} to {delivery.invisible_max_ms} "
                 "(delivery.invisible_min_ms, delivery.invisible_max_ms)"
             )
-    if request.batch_size < 0:
-        raise BadRequest(f"the batch size is {request.batch_size}, it must not be negative")
-    wanted = filter_of(request.filter_expression)
+    batch = request.batch_size
+    if batch < 0:
+        raise BadRequest(f"the batch size is {batch}, it must not be negative")
+    if request.filter is None:
+        raise BadRequest(f"there is no filter type {request.filter_type}")
     return ReceiveQuery(
         group,
         topic,
-        _queue_id(context, client_id, group, queue.id),
+        _queue_id(context, client_id, group, request.queue_id),
         client_id,
-        min(max(request.batch_size, 1), delivery.batch_max),
+        min(batch, delivery.batch_max) or 1,
         invisible_ms,
         request.auto_renew,
-        wanted,
+        request.filter,
         request.attempt_id,
     )
 
@@ -109,11 +106,7 @@ def _queue_id(context: Context, client_id: str, group: str, named: int) -> int:
 
 def _answer(context: Context, call: Call, group: str, deliveries: list[Delivery]) -> None:
     """Hold the messages until their lease is durable, then write them."""
-    store_host = context.store_host
-    delivered = encoding.delivered
-    messages = [status.OK]
-    messages += [delivered(delivery, store_host) for delivery in deliveries]
-    messages.append(_now(context))
+    messages = [status.OK, *encoding.delivered(deliveries, context.store_host), _now(context)]
     replies = packed(context.config, call, messages)
     outgoing = Outgoing(call, replies, context.broker, group, deliveries)
     context.broker.reply_when_durable(context.streams, outgoing, b"")
@@ -139,5 +132,4 @@ def _wait(context: Context, call: Call, query: ReceiveQuery, wait_ms: int) -> No
 
 
 def _now(context: Context) -> bytes:
-    """`ReceiveMessageResponse { delivery_timestamp = 3 }`."""
-    return encoding.bytes_field(3, encoding.timestamp(context.clock.now_ms()))
+    return encoding.delivery_timestamp(context.clock.now_ms())
