@@ -54,6 +54,23 @@ def test_a_delayed_message_comes_when_it_is_due_and_not_before(run: Run) -> None
     run(scenario)
 
 
+def test_delayed_messages_are_spread_over_the_queues_also_before_any_is_due(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.broker.create_topic(Topic("later", TopicType.DELAY, queues=4))
+        for number in range(8):
+            world.broker.send("later", [delayed(str(number), 1_000)])
+        await world.restart()
+        for number in range(8, 16):
+            world.broker.send("later", [delayed(str(number), 1_000)])
+        await world.later(1_201)
+        deliveries = world.receive("later", "billing")
+        assert sorted(delivery.message.queue_id for delivery in deliveries) == sorted(
+            [0, 1, 2, 3] * 4
+        )
+
+    run(scenario)
+
+
 def test_a_delivery_time_that_has_passed_means_at_once(run: Run) -> None:
     async def scenario(world: World) -> None:
         assert await begin(world, -5_000, 0) == ["", ""]

@@ -68,6 +68,20 @@ def test_a_half_message_is_seen_when_it_is_committed_and_not_before(run: Run) ->
     run(scenario)
 
 
+def test_half_messages_are_spread_over_the_queues_also_while_all_are_open(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.broker.create_topic(Topic("money", TopicType.TRANSACTION, queues=3))
+        for name in "abcdef":
+            await world.send("money", half(name))
+        for name in "abcdef":
+            end(world, name, commit=True)
+        await world.settle()
+        seen = world.receive("money", "billing")
+        assert sorted(delivery.message.queue_id for delivery in seen) == [0, 0, 1, 1, 2, 2]
+
+    run(scenario)
+
+
 def test_the_same_resolution_again_is_fine_and_another_is_refused(run: Run) -> None:
     async def scenario(world: World) -> None:
         await begin(world, "a")
