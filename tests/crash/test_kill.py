@@ -52,7 +52,8 @@ async def answered(
             if answer.status.code == OK:
                 return True
         except grpc.aio.AioRpcError:
-            ledger.sent_again.update(message.body.decode() for message in messages)
+            pass
+        ledger.sent_again.update(message.body.decode() for message in messages)
         await asyncio.sleep(0.01)
     return False
 
