@@ -40,6 +40,7 @@ from cosmodrome_server.core.records import (
     Renew,
     SetOffset,
 )
+from cosmodrome_server.model.group import ConsumeFrom
 
 # A lease is renewed this long before it ends, or at half its time if that is shorter.
 RENEW_AHEAD_MS = 10_000
@@ -192,12 +193,17 @@ class Consumptions:
     def _mend(
         self, record: Pop | Ack | AckMany | ChangeInvisible | Renew | DeadLetter
     ) -> tuple[Consumption, Progress]:
-        """In replay: the frame that began this progress was damaged. Begin it here.
+        """In replay: the frame that began this progress was damaged. Begin it anew.
+
+        It may have handed messages out besides: they come again, and what lay before them too.
+        Only a group that begins with what is new had seen nothing before its first pop.
 
         Raises:
             KeyError: Its group or topic is as unknown.
         """
-        start = record.base if isinstance(record, Pop) else 0
+        group = self._catalogue.groups_by_id[record.group_id].group
+        is_from_last = group.consume_from is ConsumeFrom.LAST
+        start = record.base if is_from_last and isinstance(record, Pop) else 0
         place = (record.group_id, record.topic_id, record.queue_id)
         self._apply_offset(SetOffset(record.at_ms, *place, start))
         return self._place_of(record)

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from cosmodrome_server.core.lite_subscription import lite_topic_name
 from cosmodrome_server.errors import MessageNotFound
+from cosmodrome_server.model.group import ConsumeFrom, Group
 from cosmodrome_server.model.message import MessageType
 from cosmodrome_server.model.queries import QueueBounds
 from cosmodrome_server.model.topic import Topic, TopicType
@@ -219,12 +220,23 @@ def test_a_start_that_passes_a_snapshot_begins_no_earlier_than_that_was_taken() 
     run(scenario)
 
 
+def rot(world: DiskWorld, at: int) -> None:
+    """The process dies, what was written at a position rots, the next start finds that."""
+    world.broker.abandon()
+    disk = world.disk.killed()
+    [header] = world.log.segments()
+    file = disk.open(segment.path_of(DIRECTORY, header))
+    file.write(at & segment.OFFSET_MASK, [b"rot"])
+    world.open(disk)
+    assert len(world.log.damages) == 1
+
+
 async def damaged_at_the_end(world: DiskWorld, *, is_acknowledged: bool) -> None:
     """The frame of the newest message rots after another one told of what became of it."""
     world.broker.send("plain", [new_message(b"whole")])
     world.receive("plain")
     await world.settle()
-    start = world.log.end_position & segment.OFFSET_MASK
+    lost = world.log.end_position
     world.broker.send("plain", [new_message(b"lost")])
     await world.settle()
     delivered = world.receive("plain")
@@ -232,12 +244,7 @@ async def damaged_at_the_end(world: DiskWorld, *, is_acknowledged: bool) -> None
     if is_acknowledged:
         world.broker.ack("billing", "plain", delivered[0].receipt_handle)
         await world.settle()
-    world.broker.abandon()
-    disk = world.disk.killed()
-    [header] = world.log.segments()
-    disk.open(segment.path_of(DIRECTORY, header)).write(start, [b"rot"])
-    world.open(disk)
-    assert len(world.log.damages) == 1
+    rot(world, lost)
 
 
 @pytest.mark.parametrize("is_acknowledged", [True, False])
@@ -254,5 +261,29 @@ def test_a_message_sent_after_one_was_lost_to_rot_is_not_taken_for_that(
         world.lose_checkpoints()
         world.kill()
         assert world.broker.state_hash() == state
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("consume_from", "again"), [(ConsumeFrom.FIRST, [b"a", b"b"]), (ConsumeFrom.LAST, [b"b"])]
+)
+def test_what_a_group_got_first_comes_again_when_the_frame_of_its_beginning_is_lost(
+    consume_from: ConsumeFrom, again: list[bytes]
+) -> None:
+    async def scenario(world: DiskWorld) -> None:
+        world.broker.create_group(Group("billing", consume_from=consume_from))
+        world.broker.send("plain", [new_message(b"a")])
+        await world.settle()
+        lost = world.log.end_position
+        assert bodies(world.receive("plain")) == again[:-1]
+        await world.settle()
+        world.broker.send("plain", [new_message(b"b")])
+        await world.settle()
+        assert bodies(world.receive("plain")) == [b"b"]
+        await world.settle()
+        rot(world, lost)
+        await world.later(10_000)
+        assert sorted(bodies(world.receive("plain"))) == again
 
     run(scenario)
