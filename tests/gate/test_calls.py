@@ -2,8 +2,10 @@
 
 import gzip
 import json
+import os
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -322,4 +324,12 @@ def test_the_gate_stays_awake_for_a_lone_caller_where_it_may(budget_us: int, pol
     with World(limits={"busy_poll_us": budget_us}) as world, world.client() as client:
         for number in range(50):
             assert client.call(UNARY, b"%d" % number).messages == [b"%d" % number]
-        assert (world.statistics()["busy_polls"] > 0) is polls
+        assert (world.statistics()["busy_polls"] > 0) is (polls and not _is_single_processor())
+
+
+def _is_single_processor() -> bool:
+    """As the gate counts: by affinity, and by the share a container has."""
+    share = Path("/sys/fs/cgroup/cpu.max")
+    quota, period = share.read_text().split() if share.exists() else ("max", "1")
+    is_rationed = quota != "max" and int(quota) < 2 * int(period)
+    return is_rationed or len(os.sched_getaffinity(0)) == 1

@@ -6,11 +6,13 @@
 //! ```
 //!
 //! Going to sleep and being woken, twice a call, is a sixth of the time of a durable send. Only strict turns
-//! count, so that nobody pays for it under load; and one poll that was in vain ends it.
+//! count, so that nobody pays for it under load; and one poll that was in vain ends it. Where there is but
+//! one processor, whoever is waited for would need it.
 
 use crate::statistics::{Statistics, up};
 use std::cell::Cell;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
@@ -29,8 +31,13 @@ pub(crate) struct BusyPoll {
 }
 
 impl BusyPoll {
-    /// With a budget of zero it never polls.
-    pub(crate) fn new(budget: Duration, statistics: Arc<Statistics>) -> Self {
+    /// With a budget of zero, or one processor alone, it never polls.
+    pub(crate) fn new(budget_us: u64, statistics: Arc<Statistics>) -> Self {
+        let is_alone = available_parallelism().is_ok_and(|processors| processors.get() == 1);
+        Self::with_budget(Duration::from_micros(if is_alone { 0 } else { budget_us }), statistics)
+    }
+
+    fn with_budget(budget: Duration, statistics: Arc<Statistics>) -> Self {
         let (turns, open) = (Cell::new(0), Cell::new(None));
         Self { budget, statistics, turns, open, last: Cell::new(Instant::now()), resumed: Notify::new() }
     }
@@ -82,7 +89,7 @@ mod tests {
     const SOON: Duration = Duration::from_micros(200);
 
     fn lone_caller(turns: u32) -> (BusyPoll, Instant) {
-        let poll = BusyPoll::new(BUDGET, Arc::default());
+        let poll = BusyPoll::with_budget(BUDGET, Arc::default());
         let mut now = poll.last.get();
         for _ in 0..turns {
             now += SOON;
@@ -131,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_budget_of_nothing_never_polls() {
-        let poll = BusyPoll::new(Duration::ZERO, Arc::default());
+        let poll = BusyPoll::with_budget(Duration::ZERO, Arc::default());
         for id in 0..100 {
             poll.called(id);
             poll.answered(id);

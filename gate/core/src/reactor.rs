@@ -136,10 +136,10 @@ pub(crate) struct Reactor {
 
 impl Reactor {
     pub(crate) fn new(shared: Arc<Shared>, thread: usize) -> Rc<Self> {
-        let budget = Duration::from_micros(shared.config.limits.busy_poll_us);
+        let busy_poll = BusyPoll::new(shared.config.limits.busy_poll_us, shared.statistics.clone());
         Rc::new(Self {
             heads: Heads::new(),
-            busy_poll: BusyPoll::new(budget, shared.statistics.clone()),
+            busy_poll,
             shared,
             calls: RefCell::new(Calls { thread: thread as u64, ..Calls::default() }),
             resets: Arc::default(),
