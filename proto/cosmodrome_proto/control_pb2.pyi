@@ -27,7 +27,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Topic(_message.Message):
-    """A topic; on creation 0 and "" mean the server's default."""
+    """A topic. What is left out (0, "") is the server's default on creation, and stays as it
+    is on a change; so does an attribute, and one whose value is "" is removed.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -95,7 +97,7 @@ Global___Topic: _TypeAlias = Topic  # noqa: Y015
 
 @_typing.final
 class Group(_message.Message):
-    """A consumer group; on creation 0 and "" mean the server's default."""
+    """A consumer group. What is left out is as in `Topic`."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -150,23 +152,32 @@ class Group(_message.Message):
         self,
         *,
         name: _builtins.str = ...,
-        fifo: _builtins.bool = ...,
+        fifo: _builtins.bool | None = ...,
         max_attempts: _builtins.int = ...,
         retry_policy: _definition_pb2.RetryPolicy | None = ...,
         consume_from: _builtins.str = ...,
         consume_timestamp: _timestamp_pb2.Timestamp | None = ...,
-        paused: _builtins.bool = ...,
+        paused: _builtins.bool | None = ...,
         lite_bind_topic: _builtins.str = ...,
         priority_factor: _builtins.int | None = ...,
         created: _timestamp_pb2.Timestamp | None = ...,
         attributes: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_priority_factor", b"_priority_factor", "consume_timestamp", b"consume_timestamp", "created", b"created", "priority_factor", b"priority_factor", "retry_policy", b"retry_policy"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fifo", b"_fifo", "_paused", b"_paused", "_priority_factor", b"_priority_factor", "consume_timestamp", b"consume_timestamp", "created", b"created", "fifo", b"fifo", "paused", b"paused", "priority_factor", b"priority_factor", "retry_policy", b"retry_policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_priority_factor", b"_priority_factor", "attributes", b"attributes", "consume_from", b"consume_from", "consume_timestamp", b"consume_timestamp", "created", b"created", "fifo", b"fifo", "lite_bind_topic", b"lite_bind_topic", "max_attempts", b"max_attempts", "name", b"name", "paused", b"paused", "priority_factor", b"priority_factor", "retry_policy", b"retry_policy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fifo", b"_fifo", "_paused", b"_paused", "_priority_factor", b"_priority_factor", "attributes", b"attributes", "consume_from", b"consume_from", "consume_timestamp", b"consume_timestamp", "created", b"created", "fifo", b"fifo", "lite_bind_topic", b"lite_bind_topic", "max_attempts", b"max_attempts", "name", b"name", "paused", b"paused", "priority_factor", b"priority_factor", "retry_policy", b"retry_policy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__fifo: _TypeAlias = _typing.Literal["fifo"]  # noqa: Y015
+    _WhichOneofArgType__fifo: _TypeAlias = _typing.Literal["_fifo", b"_fifo"]  # noqa: Y015
+    _WhichOneofReturnType__paused: _TypeAlias = _typing.Literal["paused"]  # noqa: Y015
+    _WhichOneofArgType__paused: _TypeAlias = _typing.Literal["_paused", b"_paused"]  # noqa: Y015
     _WhichOneofReturnType__priority_factor: _TypeAlias = _typing.Literal["priority_factor"]  # noqa: Y015
     _WhichOneofArgType__priority_factor: _TypeAlias = _typing.Literal["_priority_factor", b"_priority_factor"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fifo) -> _WhichOneofReturnType__fifo | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__paused) -> _WhichOneofReturnType__paused | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__priority_factor) -> _WhichOneofReturnType__priority_factor | None: ...
 
 Global___Group: _TypeAlias = Group  # noqa: Y015

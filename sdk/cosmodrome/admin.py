@@ -94,11 +94,18 @@ class AdminClient:
         self,
         name: str,
         *,
-        topic_type: str = "NORMAL",
+        topic_type: str = "",
         queues: int = 0,
         retention: timedelta | None = None,
     ) -> None:
-        """Create a topic, or give one more queues.
+        """Create a topic, or change what is given of one.
+
+        Args:
+            name: The topic.
+            topic_type: NORMAL (the default of a new one), FIFO, DELAY, TRANSACTION, MIXED, LITE
+                or PRIORITY; it stays for ever.
+            queues: How many message queues; 0 for the broker's default. They may only grow.
+            retention: How long its messages are kept at least; zero for the broker's.
 
         Raises:
             BadRequest: Another type, or fewer queues than it has.
@@ -129,18 +136,29 @@ class AdminClient:
         self,
         name: str,
         *,
-        fifo: bool = False,
+        fifo: bool | None = None,
         max_attempts: int = 0,
-        consume_from: str = "auto",
+        consume_from: str = "",
         lite_bind_topic: str = "",
+        paused: bool | None = None,
     ) -> None:
-        """Create a consumer group, or change one."""
+        """Create a consumer group, or change what is given of one.
+
+        Args:
+            name: The group.
+            fifo: Whether the messages of a message group are delivered in order.
+            max_attempts: Deliveries before a message is a dead letter; 0 for the default, 17.
+            consume_from: Where it begins: auto, first or last.
+            lite_bind_topic: The LITE topic a lite group reads.
+            paused: Whether receives are refused.
+        """
         group = control_pb2.Group(
             name=name,
             fifo=fifo,
             max_attempts=max_attempts,
             consume_from=consume_from,
             lite_bind_topic=lite_bind_topic,
+            paused=paused,
         )
         await self._call(CONTROL, "CreateGroup", control_pb2.CreateGroupRequest(group=group))
 

@@ -62,6 +62,7 @@ async def test_messages_of_a_topic_are_counted(
 async def test_groups_are_created_listed_and_deleted(admin: AdminClient, name: Names) -> None:
     group = name("billing")
     await admin.create_group(group, fifo=True, max_attempts=4)
+    await admin.create_group(group, paused=True)
     assert await admin.groups(group) == [group]
     await admin.delete_group(group)
     assert await admin.groups(group) == []

@@ -19,11 +19,11 @@ class AdminClient(Blocking[_admin.AdminClient]):
         self,
         name: str,
         *,
-        topic_type: str = "NORMAL",
+        topic_type: str = "",
         queues: int = 0,
         retention: timedelta | None = None,
     ) -> None:
-        """Create a topic, or give one more queues."""
+        """Create a topic, or change what is given of one."""
         self._run(
             self._client.create_topic(
                 name, topic_type=topic_type, queues=queues, retention=retention
@@ -42,12 +42,13 @@ class AdminClient(Blocking[_admin.AdminClient]):
         self,
         name: str,
         *,
-        fifo: bool = False,
+        fifo: bool | None = None,
         max_attempts: int = 0,
-        consume_from: str = "auto",
+        consume_from: str = "",
         lite_bind_topic: str = "",
+        paused: bool | None = None,
     ) -> None:
-        """Create a consumer group, or change one."""
+        """Create a consumer group, or change what is given of one."""
         self._run(
             self._client.create_group(
                 name,
@@ -55,6 +56,7 @@ class AdminClient(Blocking[_admin.AdminClient]):
                 max_attempts=max_attempts,
                 consume_from=consume_from,
                 lite_bind_topic=lite_bind_topic,
+                paused=paused,
             )
         )
 

@@ -23,15 +23,15 @@ Name = Annotated[str, typer.Argument(help="The consumer group")]
 @app.command()
 def create(  # noqa: PLR0913, PLR0917 - one option per property of a group
     name: Name,
-    fifo: Annotated[bool, typer.Option("--fifo", help="Deliver in order")] = False,
+    fifo: Annotated[bool | None, typer.Option(help="Deliver in order")] = None,
     max_attempts: Annotated[int, typer.Option(help="Deliveries before the dead letters")] = 0,
     backoff: Annotated[str, typer.Option(help="Rests after failures: 1s,5s,10s,1m")] = "",
-    consume_from: Annotated[str, typer.Option(help="auto, first, last or a moment")] = "auto",
+    consume_from: Annotated[str, typer.Option(help="auto, first, last or a moment")] = "",
     lite_topic_of: Annotated[str, typer.Option(help="The LITE topic a lite group reads")] = "",
-    paused: Annotated[bool, typer.Option("--paused", help="Refuse receives")] = False,
+    paused: Annotated[bool | None, typer.Option(help="Refuse receives")] = None,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
-    """Create a group, or change one."""
+    """Create a group, or change what you name of one."""
     group = wire.Group(
         name=name,
         fifo=fifo,
@@ -41,7 +41,7 @@ def create(  # noqa: PLR0913, PLR0917 - one option per property of a group
     )
     for rest in filter(None, backoff.split(",")):
         group.retry_policy.customized_backoff.next.add().FromMilliseconds(milliseconds(rest))
-    if consume_from in {"auto", "first", "last"}:
+    if consume_from in {"", "auto", "first", "last"}:
         group.consume_from = consume_from
     else:
         group.consume_from = "timestamp"

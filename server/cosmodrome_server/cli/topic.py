@@ -26,13 +26,15 @@ def create(
     topic_type: Annotated[
         str,
         typer.Option("--type", help="normal, fifo, delay, transaction, mixed, lite or priority"),
-    ] = "normal",
-    queues: Annotated[int, typer.Option(help="Message queues; 0 for the server's default")] = 0,
-    retention: Annotated[str, typer.Option(help="Keep messages this long at least: 12h, 7d")] = "",
+    ] = "",
+    queues: Annotated[int, typer.Option(help="Message queues; they may only grow")] = 0,
+    retention: Annotated[
+        str, typer.Option(help="Keep messages this long at least: 12h, 7d; 0s for the broker's")
+    ] = "",
     lite_expiration: Annotated[str, typer.Option(help="Idle lite topics live this long")] = "",
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
-    """Create a topic, or give an existing one more queues."""
+    """Create a topic, or change what you name of one."""
     topic = wire.Topic(name=name, type=topic_type.upper(), queues=queues)
     if retention:
         topic.retention.FromMilliseconds(milliseconds(retention))

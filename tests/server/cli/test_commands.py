@@ -36,6 +36,16 @@ def test_a_group_says_how_far_it_is_behind(cli: Cli) -> None:
     assert "there is no consumer group never" in cli("group", "show", "never", code=1)
 
 
+def test_a_change_leaves_what_it_does_not_name(cli: Cli) -> None:
+    cli("topic", "create", "steps", "--type", "fifo", "--retention", "7d", "--queues", "2")
+    assert cli("topic", "create", "steps", "--queues", "4") == "topic steps: fifo, 4 queues\n"
+    cli("group", "create", "walker", "--fifo", "--max-attempts", "5")
+    assert cli("group", "create", "walker", "--paused") == "group walker: fifo, 5 attempts\n"
+    assert cli("group", "show", "walker").startswith("walker: fifo, 5 attempts, paused\n")
+    cli("group", "create", "walker", "--no-paused")
+    assert cli("group", "show", "walker").startswith("walker: fifo, 5 attempts\n")
+
+
 def test_a_message_is_sent_found_and_shown_whole(cli: Cli) -> None:
     cli("message", "send", "notes", "Grüße", "--tag", "a", "--key", "k1", "--key", "k2")
     (found,) = json.loads(cli("message", "find", "notes", "--key", "k2", "--json"))

@@ -10,6 +10,7 @@ from cosmodrome_server.model.group import (
     ExponentialBackoff,
     Group,
 )
+from cosmodrome_server.proxy.activities.control.topics import changed_attributes
 from cosmodrome_server.proxy.context import Context
 from cosmodrome_server.proxy.convert import (
     kept_duration_ms,
@@ -21,14 +22,14 @@ from cosmodrome_server.proxy.front import Call
 from cosmodrome_server.proxy.status import OK_STATUS
 
 ATTEMPTS_MAX = 1000
-FACTOR_DEFAULT = 100
+FACTOR_MAX = 100
 MULTIPLIER_MAX = 1000
 
 
 def create_group(
     context: Context, _call: Call, request: wire.CreateGroupRequest
 ) -> wire.CreateGroupResponse:
-    """Create a group, or change one; clients that are there learn it at once.
+    """Create a group, or change what the request names of one; its clients learn it at once.
 
     Raises:
         IllegalConsumerGroup: A name clients may not use.
@@ -38,24 +39,9 @@ def create_group(
     context.names.group(asked.name)
     if not 0 <= asked.max_attempts <= ATTEMPTS_MAX:
         raise BadRequest(f"max_attempts is 1 to {ATTEMPTS_MAX}, not {asked.max_attempts}")
-    factor = asked.priority_factor if asked.HasField("priority_factor") else FACTOR_DEFAULT
-    if not 0 <= factor <= FACTOR_DEFAULT:
-        raise BadRequest(f"priority_factor is 0 to {FACTOR_DEFAULT}, not {factor}")
-    defaults = Group(asked.name)
-    group = Group(
-        name=asked.name,
-        is_fifo=asked.fifo,
-        max_attempts=asked.max_attempts or defaults.max_attempts,
-        backoff=_backoff(asked.retry_policy),
-        consume_from=_consume_from(asked.consume_from),
-        consume_timestamp_ms=kept_timestamp_ms(asked.consume_timestamp, "consume_timestamp"),
-        is_consumable=not asked.paused,
-        lite_bind_topic=asked.lite_bind_topic,
-        priority_factor=factor,
-        created_ms=context.clock.now_ms(),
-        attributes=dict(asked.attributes),
-    )
-    context.broker.create_group(group)
+    if not 0 <= asked.priority_factor <= FACTOR_MAX:
+        raise BadRequest(f"priority_factor is 0 to {FACTOR_MAX}, not {asked.priority_factor}")
+    context.broker.create_group(_wanted(context, asked))
     made = context.broker.group(asked.name)
     return wire.CreateGroupResponse(status=OK_STATUS, group=_to_wire(made))
 
@@ -93,10 +79,35 @@ def list_groups(
     return response
 
 
-def _backoff(policy: pb.RetryPolicy) -> Backoff:
+def _wanted(context: Context, asked: wire.Group) -> Group:
+    # Not `broker.group`, which makes one where it may.
+    known = next((each for each in context.broker.groups() if each.name == asked.name), None)
+    if known is None:
+        known = Group(asked.name)
+    begins_ms, factor = known.consume_timestamp_ms, known.priority_factor
+    if asked.HasField("consume_timestamp"):
+        begins_ms = kept_timestamp_ms(asked.consume_timestamp, "consume_timestamp")
+    if asked.HasField("priority_factor"):
+        factor = asked.priority_factor
+    return Group(
+        name=asked.name,
+        is_fifo=asked.fifo if asked.HasField("fifo") else known.is_fifo,
+        max_attempts=asked.max_attempts or known.max_attempts,
+        backoff=_backoff(asked.retry_policy, known.backoff),
+        consume_from=_consume_from(asked.consume_from or known.consume_from),
+        consume_timestamp_ms=begins_ms,
+        is_consumable=not asked.paused if asked.HasField("paused") else known.is_consumable,
+        lite_bind_topic=asked.lite_bind_topic or known.lite_bind_topic,
+        priority_factor=factor,
+        created_ms=context.clock.now_ms(),
+        attributes=changed_attributes(known.attributes, asked.attributes),
+    )
+
+
+def _backoff(policy: pb.RetryPolicy, known: Backoff) -> Backoff:
     kind = policy.WhichOneof("strategy")
     if kind is None:
-        return CustomizedBackoff()
+        return known
     if kind == "customized_backoff":
         rests = tuple(
             kept_duration_ms(rest, "each of customized_backoff")
@@ -118,7 +129,7 @@ def _backoff(policy: pb.RetryPolicy) -> Backoff:
 
 def _consume_from(text: str) -> ConsumeFrom:
     try:
-        return ConsumeFrom(text or ConsumeFrom.AUTO)
+        return ConsumeFrom(text)
     except ValueError:
         raise BadRequest(f"consume_from {text!r} is none of {', '.join(ConsumeFrom)}") from None
 

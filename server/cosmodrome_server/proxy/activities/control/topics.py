@@ -1,5 +1,6 @@
 """Topics: created, changed, listed, deleted (CreateTopic, ListTopics, DeleteTopic)."""
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 from cosmodrome_proto import control_pb2 as wire
@@ -16,7 +17,7 @@ QUEUES_MAX = 1024
 def create_topic(
     context: Context, _call: Call, request: wire.CreateTopicRequest
 ) -> wire.CreateTopicResponse:
-    """Create a topic, or give an existing one more queues or other settings.
+    """Create a topic, or change what the request names of one that exists.
 
     Raises:
         IllegalTopic: A name clients may not use.
@@ -27,17 +28,7 @@ def create_topic(
     context.names.topic(asked.name)
     if not 0 <= asked.queues <= QUEUES_MAX:
         raise BadRequest(f"a topic has 1 to {QUEUES_MAX} queues, not {asked.queues}")
-    topic = Topic(
-        name=asked.name,
-        topic_type=_member(TopicType, asked.type or TopicType.NORMAL),
-        queues=asked.queues or context.config.topics.queues,
-        permission=_member(Permission, asked.permission or Permission.READ_WRITE),
-        retention_ms=kept_duration_ms(asked.retention, "retention"),
-        lite_expiration_ms=kept_duration_ms(asked.lite_expiration, "lite_expiration"),
-        created_ms=context.clock.now_ms(),
-        attributes=dict(asked.attributes),
-    )
-    context.broker.create_topic(topic)
+    context.broker.create_topic(_wanted(context, asked))
     made = context.broker.topic(asked.name)
     return wire.CreateTopicResponse(status=OK_STATUS, topic=_to_wire(made))
 
@@ -83,6 +74,33 @@ def _to_wire(topic: Topic) -> wire.Topic:
         created=to_timestamp(topic.created_ms),
         attributes=topic.attributes,
     )
+
+
+def _wanted(context: Context, asked: wire.Topic) -> Topic:
+    # Not `broker.topic`, which makes one where it may.
+    known = next((each for each in context.broker.topics() if each.name == asked.name), None)
+    if known is None:
+        known = Topic(asked.name, queues=context.config.topics.queues)
+    kept_ms, lite_ms = known.retention_ms, known.lite_expiration_ms
+    if asked.HasField("retention"):
+        kept_ms = kept_duration_ms(asked.retention, "retention")
+    if asked.HasField("lite_expiration"):
+        lite_ms = kept_duration_ms(asked.lite_expiration, "lite_expiration")
+    return Topic(
+        name=asked.name,
+        topic_type=_member(TopicType, asked.type or known.topic_type),
+        queues=asked.queues or known.queues,
+        permission=_member(Permission, asked.permission or known.permission),
+        retention_ms=kept_ms,
+        lite_expiration_ms=lite_ms,
+        created_ms=context.clock.now_ms(),
+        attributes=changed_attributes(known.attributes, asked.attributes),
+    )
+
+
+def changed_attributes(known: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
+    """What is known with what is asked over it; an empty value removes one."""
+    return {name: value for name, value in {**known, **asked}.items() if value}
 
 
 _Choice = TypeVar("_Choice", TopicType, Permission)

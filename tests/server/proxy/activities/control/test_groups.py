@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from cosmodrome_proto import Timestamp
 from cosmodrome_proto import control_pb2 as control
 from cosmodrome_proto import definition_pb2 as pb
 from tests.support.proxy_world import ProxyWorld, message, run
@@ -39,6 +40,32 @@ def test_a_group_is_told_as_it_was_made_and_what_was_left_out_is_the_default() -
         told.ClearField("created")
         told.ClearField("consume_timestamp")
         assert told == asked
+
+    run(scenario)
+
+
+def test_what_a_change_of_a_group_leaves_out_stays() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        policy = pb.RetryPolicy()
+        policy.customized_backoff.next.add(seconds=9)
+        made = control.Group(
+            name="g",
+            fifo=True,
+            max_attempts=3,
+            retry_policy=policy,
+            consume_from="timestamp",
+            consume_timestamp=Timestamp(seconds=5),
+            priority_factor=7,
+            attributes={"inflight.max": "10"},
+        )
+        await world.call("CreateGroup", control.CreateGroupRequest(group=made))
+        before = (await create(world, name="g")).group
+        assert before.retry_policy.customized_backoff == policy.customized_backoff
+        assert (before.fifo, before.max_attempts, before.priority_factor) == (True, 3, 7)
+        after = (await create(world, name="g", paused=True)).group
+        before.paused = True
+        assert after == before
+        assert not (await create(world, name="g", fifo=False)).group.fifo
 
     run(scenario)
 

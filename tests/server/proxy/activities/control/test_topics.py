@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from cosmodrome_proto import Duration
 from cosmodrome_proto import control_pb2 as control
 from cosmodrome_proto import definition_pb2 as pb
 from tests.support.broker_world import START_MS
@@ -30,6 +31,22 @@ def test_a_topic_is_made_with_defaults_and_grows() -> None:
         assert made.created.ToMilliseconds() == START_MS
         grown = await create(world, name="orders", queues=12, attributes={"team": "shop"})
         assert (grown.topic.queues, dict(grown.topic.attributes)) == (12, {"team": "shop"})
+
+    run(scenario)
+
+
+def test_what_a_change_of_a_topic_leaves_out_stays() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        week = Duration(seconds=7 * 86_400)
+        kind = {"type": "FIFO", "permission": "READ", "queues": 12}
+        attributes = {"team": "shop", "tier": "2"}
+        await create(world, name="t", retention=week, attributes=attributes, **kind)
+        changed = (await create(world, name="t", attributes={"tier": "", "owner": "me"})).topic
+        assert (changed.type, changed.permission, changed.queues) == ("FIFO", "READ", 12)
+        assert changed.retention == week
+        assert dict(changed.attributes) == {"team": "shop", "owner": "me"}
+        changed = (await create(world, name="t", retention=Duration())).topic
+        assert changed.retention == Duration()
 
     run(scenario)
 
