@@ -79,6 +79,8 @@ class _Inode:
         for position, data in self.pending:
             _put(self.synced, position, data)
         self.pending.clear()
+        # Shorter where a test damaged it.
+        del self.synced[len(self.data) :]
         self.synced.extend(bytes(len(self.data) - len(self.synced)))
 
     def after_cut(self, random: Random, sector_bytes: int) -> "_Inode":

@@ -314,6 +314,17 @@ def test_a_bad_sector_never_costs_the_message_before_it() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_flipped_bit_anywhere_costs_its_frame_and_is_reported(seed: int) -> None:
+    flip_and_check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("thousand", range(1, 21))
+def test_nor_does_any_of_many_flipped_bits_cost_more(thousand: int) -> None:
+    for seed in range(1_000 * thousand, 1_000 * (thousand + 1)):
+        flip_and_check(seed)
+
+
+def flip_and_check(seed: int) -> None:
     random = Random(seed)
     world = World()
     for n in range(30):

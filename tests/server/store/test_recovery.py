@@ -1,11 +1,13 @@
 """Where a start begins and what it makes of what it finds; more in test_power_cuts, test_faults."""
 
 import errno
+from bisect import bisect_right
 from pathlib import Path
 from random import Random
 from typing import NoReturn
 
 import pytest
+from msgspec.structs import replace
 
 from cosmodrome_server.errors import CorruptFrame, StoreError
 from cosmodrome_server.model.log import RecordKind
@@ -13,7 +15,7 @@ from cosmodrome_server.store import key_index, record, sealed_index, segment
 from cosmodrome_server.store.files import OsFiles
 from cosmodrome_server.store.recovery import Ending, find_beginning, mend_tail
 from tests.support.faulty_files import FaultyFiles
-from tests.support.log_world import DIRECTORY, INTERVAL, World
+from tests.support.log_world import DIRECTORY, INTERVAL, SMALL, World
 from tests.support.memory_checkpoints import MemoryCheckpoints
 
 
@@ -223,6 +225,38 @@ def test_a_gap_between_good_frames_is_reported() -> None:
     after = World(world.disk.killed())
 
     assert [(damage.first_lsn, damage.last_lsn) for damage in after.log.damages] == [(2, 2)]
+
+
+TAIL_BYTES = 64 << 10
+
+
+@pytest.mark.parametrize("step", [1_021, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_log_that_ends_at_any_byte_is_what_it_was_after_its_last_whole_frame(step: int) -> None:
+    random = Random(5)
+    world = World(options=replace(SMALL, segment_bytes=4 * TAIL_BYTES))
+    ends, states = [segment.HEADER_BYTES], [world.state()]
+    path = segment.path_of(DIRECTORY, world.log.segments()[0])
+    while ends[-1] < TAIL_BYTES + 8_192:
+        world.send(random.randrange(3), random.randbytes(random.randint(1, 3_000)))
+        world.ack(b"counted")
+        world.commit()
+        ends.append(len(bytes(world.disk.content(path)).rstrip(b"\0")))
+        states.append(world.state())
+    written = bytes(world.disk.content(path))
+    rests = (bytes, lambda count: b"\xff" * count, random.randbytes, lambda _: b"")
+    for cut in range(ends[-1] - TAIL_BYTES, ends[-1], step):
+        disk = world.disk.killed()
+        data = disk.content(path)
+        data[cut:] = random.choice(rests)(len(data) - cut)
+        whole = bisect_right(ends, cut)
+        # What follows may happen to be just what was cut off.
+        while whole < len(ends) and data[cut : ends[whole]] == written[cut : ends[whole]]:
+            whole += 1
+
+        after = World(disk, options=world.options)
+
+        assert after.state() == states[whole - 1], f"cut at byte {cut}"
+        assert after.log.damages == []
 
 
 def test_a_long_torn_tail_becomes_zeros_and_nothing_before_it_is_touched(tmp_path: Path) -> None:
