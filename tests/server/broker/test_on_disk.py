@@ -72,7 +72,24 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("stop", ["clean", "killed", "checkpoint lost", "indexes lost"])
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    for at in range(16, len(content), max(1, len(content) // 7)):
+        content[at] ^= 0x10
+    path.write_bytes(content)
+
+
+DERIVED = {
+    "checkpoint": [f"{FILE_NAME}*"],
+    "indexes": ["*.idx", "*.key"],
+    "all": [f"{FILE_NAME}*", "*.idx", "*.key"],
+}
+
+
+@pytest.mark.parametrize(
+    "stop",
+    ["clean", "killed", *(f"{what} {fate}" for what in DERIVED for fate in ("lost", "damaged"))],
+)
 def test_a_start_finds_the_state_there_was(tmp_path: Path, stop: str) -> None:
     async def scenario() -> None:
         broker = opened(tmp_path / "data")
@@ -88,11 +105,14 @@ def test_a_start_finds_the_state_there_was(tmp_path: Path, stop: str) -> None:
                 tmp_path / "data", data, ignore=shutil.ignore_patterns("spare*", "*.new")
             )
             await broker.close()
-        if stop == "checkpoint lost":
-            (data / SHARD_NAME / FILE_NAME).unlink(missing_ok=True)
-        if stop == "indexes lost":
-            for path in (data / SHARD_NAME).glob("*.idx"):
+        what, _, fate = stop.partition(" ")
+        for path in [
+            path for each in DERIVED.get(what, ()) for path in (data / SHARD_NAME).glob(each)
+        ]:
+            if fate == "lost":
                 path.unlink()
+            elif fate == "damaged":
+                damage(path)
         again = opened(data)
         assert again.state_hash() == before
         for handle in handles:
