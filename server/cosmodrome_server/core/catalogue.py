@@ -305,6 +305,12 @@ class Catalogue:
             self._put_group(_ROW_ID.unpack(key)[1], _group_from(json.loads(value)))
         self._dirty.clear()
 
+    def take_up(self, key: bytes, value: bytes) -> None:
+        """In replay, after damage: a row of a snapshot; the frame it comes from may be lost."""
+        dirty = dict(self._dirty)
+        self.restore(key, value)
+        self._dirty = {**dirty, key: None}
+
 
 def _check_change(known: Topic, wanted: Topic) -> None:
     if wanted.topic_type is not known.topic_type:

@@ -147,6 +147,8 @@ class Shard:
             if replayed.key == _CLOCK_KEY:
                 self._restore_clocks(replayed.value)
                 self.advance(self.lease_ms)
+            elif self._log.damages and replayed.key[:1] in _CATALOGUE_PREFIXES:
+                self.catalogue.take_up(replayed.key, replayed.value)
             return
         if isinstance(replayed, ReplayedDeliveries):
             runs = self._delivery_runs

@@ -163,6 +163,7 @@ class CommitLog:
         """See `Log.replay`."""
         is_strict = not self._options.reads_around_bad_sectors
         replay = Replay(self._platform.files, self._directory, self._beginning, is_strict=is_strict)
+        self.damages = replay.damages
         current: SegmentHeader | None = None
         ended_ms = 0
         for header, found in replay.frames():
@@ -178,7 +179,8 @@ class CommitLog:
             for record in decode_runs(found.payload, first, found.header.timestamp_ms):
                 if not isinstance(record, Replayed) or record.kind not in _OF_THE_LOG:
                     yield record
-        self.damages = replay.damages
+                elif self.damages:
+                    self._queues.pass_snapshot(record)
         ending = replay.ending
         assert ending is not None, "replay ends with an ending"
         self._queues.started()

@@ -21,6 +21,7 @@ from struct import Struct
 from typing import cast
 
 from cosmodrome_server.errors import CorruptFrame, MessageNotFound
+from cosmodrome_server.model.log import RecordKind, Replayed
 from cosmodrome_server.store.files import Files
 from cosmodrome_server.store.queue_columns import (
     ENTRIES_MAX,
@@ -29,6 +30,7 @@ from cosmodrome_server.store.queue_columns import (
     QueueColumns,
     RestingQueue,
 )
+from cosmodrome_server.store.record import decode_queue_ends
 from cosmodrome_server.store.sealed_entries import (
     MemoryEntries,
     Rebuild,
@@ -188,6 +190,15 @@ class ConsumeQueues:
             missing = queue_offset - queue.next_offset
             queue.words.frombytes(_ENTRY.pack(0, 0, timestamp_ms) * missing)
             queue.next_offset = queue_offset
+
+    def pass_snapshot(self, record: Replayed) -> None:
+        """In replay, after damage: a snapshot knows where queues ended, whatever was lost.
+
+        The next start may begin there, and what came since must not lie before that.
+        """
+        if record.kind is RecordKind.QUEUE_ENDS:
+            for key, end in decode_queue_ends(record.payload).items():
+                self.pass_over(key >> 32, key & 0xFFFFFFFF, end, record.timestamp_ms)
 
     def _note_oldest(self, words: "array[int]") -> None:
         foreign = [position for position in words[::WORDS] if 0 < position < self._active_base]

@@ -12,7 +12,7 @@ from cosmodrome_server.model.group import ConsumeFrom, Group
 from cosmodrome_server.model.message import MessageType
 from cosmodrome_server.model.queries import QueueBounds
 from cosmodrome_server.model.topic import Topic, TopicType
-from cosmodrome_server.store import segment
+from cosmodrome_server.store import sealed_index, segment
 from cosmodrome_server.store.platform import LogOptions
 from tests.support.broker_world import bodies, new_message
 from tests.support.disk_world import DIRECTORY, NEVER_SYNCED, SYNCED, DiskWorld
@@ -221,12 +221,16 @@ def test_a_start_that_passes_a_snapshot_begins_no_earlier_than_that_was_taken() 
 
 
 def rot(world: DiskWorld, at: int) -> None:
-    """The process dies, what was written at a position rots, the next start finds that."""
+    """The process dies, what was written at a position rots, the next start has but the log."""
     world.broker.abandon()
     disk = world.disk.killed()
-    [header] = world.log.segments()
-    file = disk.open(segment.path_of(DIRECTORY, header))
-    file.write(at & segment.OFFSET_MASK, [b"rot"])
+    numbers = {header.number: header for header in world.log.segments()}
+    file = disk.open(segment.path_of(DIRECTORY, numbers[segment.segment_of(at)]))
+    file.write(segment.offset_of(at), [b"rot"])
+    for name in disk.names(DIRECTORY):
+        if name.endswith(sealed_index.SUFFIX):
+            disk.remove(DIRECTORY / name)
+    world.lose_checkpoints()
     world.open(disk)
     assert len(world.log.damages) == 1
 
@@ -285,5 +289,30 @@ def test_what_a_group_got_first_comes_again_when_the_frame_of_its_beginning_is_l
         rot(world, lost)
         await world.later(10_000)
         assert sorted(bodies(world.receive("plain"))) == again
+
+    run(scenario)
+
+
+def test_what_a_lost_frame_told_comes_from_the_snapshot_behind_it() -> None:
+    async def scenario(world: DiskWorld) -> None:
+        world.broker.create_topic(Topic("other", queues=1))
+        await world.settle()
+        lost = world.log.end_position
+        world.broker.send("other", [new_message(b"lost"), new_message(b"lost too")])
+        world.broker.create_topic(Topic("made", queues=1))
+        await world.settle()
+        await fill(world, 20)
+        world.broker.send("made", [new_message(b"a")])
+        await world.settle()
+        rot(world, lost)
+        assert bodies(world.receive("made")) == [b"a"]
+        world.broker.send("other", [new_message(b"new")])
+        await world.settle()
+        # This start knows of the first segments what their indexes and the last snapshot say.
+        world.lose_checkpoints()
+        world.kill()
+        assert world.log.damages == []
+        assert world.broker.bounds("other", 0) == QueueBounds(0, 3)
+        assert bodies(world.receive("other")) == [b"new"]
 
     run(scenario)
