@@ -165,6 +165,15 @@ def test_the_commands_of_the_pages_work(
     assert {"topic", "group", "dlq", "store", "user", "acl"} <= ran
 
 
+@pytest.mark.parametrize("snippet", snippets("toml"), ids=str)
+def test_a_file_of_topics_and_groups_can_be_applied(snippet: Snippet, tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text(snippet.code)
+    with TestBroker() as own, pytest.raises(SystemExit) as ended:
+        run(["definitions", "apply", str(file), "--endpoint", own.endpoint])
+    assert not ended.value.code
+
+
 def test_every_make_target_a_page_names_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:

@@ -14,7 +14,8 @@ from cosmodrome_server.cli.connect import (
     refuse,
     table,
 )
-from cosmodrome_server.cli.units import epoch_ms, milliseconds, moment
+from cosmodrome_server.cli.described import GroupDescription
+from cosmodrome_server.cli.units import moment
 
 app = new_app("Create, list, show, delete consumer groups.")
 Name = Annotated[str, typer.Argument(help="The consumer group")]
@@ -32,21 +33,16 @@ def create(  # noqa: PLR0913, PLR0917 - one option per property of a group
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """Create a group, or change what you name of one."""
-    group = wire.Group(
+    described = GroupDescription(
         name=name,
         fifo=fifo,
         max_attempts=max_attempts,
-        lite_bind_topic=lite_topic_of,
+        backoff=[rest for rest in backoff.split(",") if rest],
+        consume_from=consume_from,
+        lite_topic_of=lite_topic_of,
         paused=paused,
     )
-    for rest in filter(None, backoff.split(",")):
-        group.retry_policy.customized_backoff.next.add().FromMilliseconds(milliseconds(rest))
-    if consume_from in {"", "auto", "first", "last"}:
-        group.consume_from = consume_from
-    else:
-        group.consume_from = "timestamp"
-        group.consume_timestamp.FromMilliseconds(epoch_ms(consume_from))
-    request = wire.CreateGroupRequest(group=group)
+    request = wire.CreateGroupRequest(group=described.to_wire())
     made = control(endpoint, "CreateGroup", request, wire.CreateGroupResponse).group
     order = "fifo" if made.fifo else "standard"
     typer.echo(f"group {made.name}: {order}, {made.max_attempts} attempts")

@@ -1,8 +1,9 @@
 """The commands: `serve` starts a broker, the rest speaks to a running one or to its files.
 
     cosmodrome serve [--dev] [--data DIR | --temporary] [--port 8081] [--set area.key=value]
-    cosmodrome topic|group|offset|dlq|scheduled|transaction|message|user|acl …   over the wire
-    cosmodrome store check|dump|rebuild                                         on a stopped broker
+    cosmodrome topic|group|offset|dlq|scheduled|transaction|message …   over the wire
+    cosmodrome definitions|client|status|user|acl …                     over the wire
+    cosmodrome store check|dump|rebuild                                 on a stopped broker
     cosmodrome config|version
 
 Every command that speaks to a broker takes --endpoint (or COSMODROME_ENDPOINT). Commands are
@@ -27,6 +28,9 @@ GROUPS = {
     "scheduled": "cosmodrome_server.cli.waiting",
     "transaction": "cosmodrome_server.cli.transaction",
     "message": "cosmodrome_server.cli.message",
+    "definitions": "cosmodrome_server.cli.definitions",
+    "client": "cosmodrome_server.cli.client",
+    "status": "cosmodrome_server.cli.status",
     "user": "cosmodrome_server.cli.user",
     "acl": "cosmodrome_server.cli.acl",
     "store": "cosmodrome_server.cli.store",
@@ -74,6 +78,9 @@ USAGE = f"""usage: cosmodrome COMMAND …
   scheduled    list and recall delayed messages
   transaction  list and end half messages
   message      send, receive, watch, find and show messages
+  definitions  topics and groups as a file: export, apply
+  client       who is connected, and what it is doing
+  status       the broker at a glance; exit code 1 where bounds are passed
   user, acl    who may do what
   store        check, dump, rebuild the files of a stopped broker
   pipeline     Spark jobs over topics

@@ -121,21 +121,13 @@ def _overrides(flags: argparse.Namespace) -> dict[str, str]:
 
 def _as_toml(chosen: settings.Config) -> str:
     """Print settings as a file that `--config` takes; secrets masked."""
+    from cosmodrome_server.cli.toml import literal  # noqa: PLC0415 - a start prints no settings
+
     lines = []
     for area, keys in msgspec.to_builtins(chosen).items():
         lines.append(f"[{area}]")
         for key, value in keys.items():
             shown = "***" if "secret" in key and value and not key.endswith("file") else value
-            lines.append(f"# {key} is unset" if shown is None else f"{key} = {_literal(shown)}")
+            lines.append(f"# {key} is unset" if shown is None else f"{key} = {literal(shown)}")
         lines.append("")
     return "\n".join(lines)
-
-
-def _literal(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{k} = {_literal(v)}" for k, v in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_literal, value)) + "]"
-    return str(value) if isinstance(value, int) else f'"{value}"'

@@ -14,7 +14,8 @@ from cosmodrome_server.cli.connect import (
     refuse,
     table,
 )
-from cosmodrome_server.cli.units import milliseconds, moment
+from cosmodrome_server.cli.described import TopicDescription
+from cosmodrome_server.cli.units import moment
 
 app = new_app("Create, list, show, delete topics.")
 Name = Annotated[str, typer.Argument(help="The topic")]
@@ -35,12 +36,14 @@ def create(
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """Create a topic, or change what you name of one."""
-    topic = wire.Topic(name=name, type=topic_type.upper(), queues=queues)
-    if retention:
-        topic.retention.FromMilliseconds(milliseconds(retention))
-    if lite_expiration:
-        topic.lite_expiration.FromMilliseconds(milliseconds(lite_expiration))
-    request = wire.CreateTopicRequest(topic=topic)
+    described = TopicDescription(
+        name=name,
+        type=topic_type,
+        queues=queues,
+        retention=retention,
+        lite_expiration=lite_expiration,
+    )
+    request = wire.CreateTopicRequest(topic=described.to_wire())
     made = control(endpoint, "CreateTopic", request, wire.CreateTopicResponse).topic
     typer.echo(f"topic {made.name}: {made.type.lower()}, {made.queues} queues")
 

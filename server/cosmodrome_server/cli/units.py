@@ -21,6 +21,12 @@ def milliseconds(text: str) -> int:
     return int(found[1]) * _UNITS_MS[found[2]]
 
 
+def duration(duration_ms: int) -> str:
+    """Write milliseconds in the largest unit that leaves no rest."""
+    units = reversed(_UNITS_MS.items())
+    return next(f"{duration_ms // ms}{unit}" for unit, ms in units if duration_ms % ms == 0)
+
+
 def epoch_ms(text: str) -> int:
     """Read an ISO 8601 moment (local time unless it names a zone) or milliseconds since the epoch.
 

@@ -4,7 +4,7 @@ import pytest
 import typer
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from cosmodrome_server.cli.units import epoch_ms, milliseconds, moment
+from cosmodrome_server.cli.units import duration, epoch_ms, milliseconds, moment
 
 
 @pytest.mark.parametrize(
@@ -13,12 +13,18 @@ from cosmodrome_server.cli.units import epoch_ms, milliseconds, moment
 )
 def test_durations_carry_their_unit(text: str, expected: int) -> None:
     assert milliseconds(text) == expected
+    assert duration(expected) == text
 
 
 @pytest.mark.parametrize("text", ["", "5", "h", "1.5h", "-1s", "5 weeks"])
 def test_a_duration_without_a_known_unit_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="no duration"):
         milliseconds(text)
+
+
+def test_a_duration_is_shown_in_the_largest_unit_that_leaves_no_rest() -> None:
+    shown = [duration(each) for each in (0, 1, 90_000, 86_400_000, 86_401_000)]
+    assert shown == ["0d", "1ms", "90s", "1d", "86401s"]
 
 
 def test_moments_are_iso_8601_or_epoch_milliseconds() -> None:
