@@ -70,7 +70,7 @@ bench-peer: $(MARK)-dev gate
 	@$(BIN)/python -m benchmarks.peer $(ARGS)
 
 # Processes that are killed, a million delayed messages among them; and 10^5 power cuts, 20,000 flipped
-# bits, 1,000 failing syncs and a log's last 64 KiB cut at every byte, on a disk that is simulated.
+# bits, 1,000 failing syncs and a log cut at every byte of its last 64 KiB, on a disk that is simulated.
 crash: $(MARK)-dev gate
 	@$(PYTEST) -m 'slow or not slow' tests/crash $(ARGS)
 	@$(PYTEST) -m 'slow or not slow' tests/server/store/test_power_cuts.py tests/server/store/test_faults.py tests/server/store/test_scanner.py tests/server/store/test_recovery.py $(ARGS)

@@ -1,5 +1,6 @@
 """Every cut and every flipped bit of a segment, byte by byte."""
 
+from itertools import product
 from pathlib import Path
 from random import Random
 
@@ -77,6 +78,31 @@ def test_a_log_cut_at_every_byte_and_followed_by_rubbish_yields_the_frames_befor
         assert found == written[:whole]
         assert bad == []
         assert tail.start == segment.HEADER_BYTES + sum(map(len, frames[:whole]))
+
+
+@pytest.mark.parametrize("step", [101, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_log_cut_at_every_byte_of_its_last_64_kib_ends_before_the_frame_it_was_cut_in(
+    step: int,
+) -> None:
+    """Each of some hundred frames of all sizes; what follows is nothing, zeros or rubbish."""
+    random = Random(7)
+    frames: list[bytes] = []
+    while sum(map(len, frames)) < 64 << 10:
+        payload = random.randbytes(random.choice((0, 20, 300, 2_000))) + b"end"
+        frames += frames_of([payload], first=len(frames) + 1)
+    rests = (b"", bytes(64), b"\xff" * 64, random.randbytes(64))
+    before = segment.HEADER_BYTES
+    for lsn, whole in enumerate(frames, 1):
+        disk, file = file_with(segment.encode_header(HEADER) + bytes(before - segment.HEADER_BYTES))
+        file.write(before, [whole])
+        for cut, rest in product(range(lsn * 7 % step, len(whole), step), rests):
+            disk.content(PATH)[before:] = whole[:cut] + rest
+
+            (tail,) = scan(file, HEADER, before, after_lsn=lsn - 1)
+
+            assert isinstance(tail, Tail)
+            assert tail.start == before, f"frame {lsn} cut at byte {cut}"
+        before += len(whole)
 
 
 def test_every_flipped_bit_costs_the_frame_it_is_in_and_no_other() -> None:
