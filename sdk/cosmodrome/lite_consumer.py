@@ -59,7 +59,8 @@ class _Lite(Consumer):
         self._check_running()
         await self._lite.unsubscribe(lite_topic)
 
-    async def _start_lite(self) -> None:
+    async def _on_started(self) -> None:
+        await super()._on_started()
         self._lite = LiteTopics(
             self._rpc,
             self._resource(self._group),
@@ -70,17 +71,19 @@ class _Lite(Consumer):
         await self._lite.sync()
         self._tasks.spawn(self._every(SYNC_S, SYNC_S, self._lite.sync), "sync lite topics")
 
-    async def _leave_lite(self) -> None:
+    async def _on_closing(self) -> None:
         try:
             await self._lite.leave()
         except CosmodromeError:
-            return  # the broker forgets it by itself after three silent minutes
+            pass  # the broker forgets it by itself after three silent minutes
+        finally:
+            await super()._on_closing()  # type: ignore[safe-super]  # of the kind beside it
 
-    def _notice_taken_over(self, command: Command) -> bool:
-        if command.WhichOneof("command") != "notify_unsubscribe_lite_command":
-            return False
-        self._lite.taken_over(command.notify_unsubscribe_lite_command.lite_topic)
-        return True
+    async def _on_command(self, command: Command, session: Session) -> None:
+        if command.WhichOneof("command") == "notify_unsubscribe_lite_command":
+            self._lite.taken_over(command.notify_unsubscribe_lite_command.lite_topic)
+        else:
+            await super()._on_command(command, session)
 
 
 class LitePushConsumer(_Lite, PushConsumer):
@@ -138,18 +141,6 @@ class LitePushConsumer(_Lite, PushConsumer):
         """Build step by step, as Java does."""
         return LitePushConsumerBuilder(cls)
 
-    async def _on_started(self) -> None:
-        await super()._on_started()
-        await self._start_lite()
-
-    async def _on_closing(self) -> None:
-        await self._leave_lite()
-        await super()._on_closing()
-
-    async def _on_command(self, command: Command, session: Session) -> None:
-        if not self._notice_taken_over(command):
-            await super()._on_command(command, session)
-
 
 class LiteSimpleConsumer(_Lite, SimpleConsumer):
     """Receives messages of its lite topics on demand.
@@ -188,17 +179,3 @@ class LiteSimpleConsumer(_Lite, SimpleConsumer):
     def builder(cls) -> "LiteSimpleConsumerBuilder[Self]":  # type: ignore[override]  # as above
         """Build step by step, as Java does."""
         return LiteSimpleConsumerBuilder(cls)
-
-    async def _on_started(self) -> None:
-        await super()._on_started()
-        await self._start_lite()
-
-    async def _on_closing(self) -> None:
-        try:
-            await self._leave_lite()
-        finally:
-            await super()._on_closing()
-
-    async def _on_command(self, command: Command, session: Session) -> None:
-        if not self._notice_taken_over(command):
-            await super()._on_command(command, session)

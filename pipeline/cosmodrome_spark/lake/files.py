@@ -9,7 +9,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -192,6 +192,24 @@ def rewrite(layout: Layout, old: Sequence[str], order: Sequence[str]) -> list[Da
         for batch in table.to_batches(max_chunksize=ROW_GROUP_ROWS):
             writer.write(batch)
     return writer.files
+
+
+def remove_unnamed(
+    root: Path, named: Container[str], older_than_ms: int, *, dry_run: bool
+) -> list[str]:
+    """Remove (or only name) data files that a table does not name and that are old enough.
+
+    A task may still be writing a young one.
+    """
+    removed = []
+    for path in sorted((root / "data").rglob("*.parquet")):
+        name = path.relative_to(root).as_posix()
+        if name in named or path.stat().st_mtime_ns // 1_000_000 >= older_than_ms:
+            continue
+        removed.append(name)
+        if not dry_run:
+            path.unlink()
+    return removed
 
 
 def filesystem(layout: Layout) -> tuple[fs.FileSystem, str]:

@@ -22,7 +22,7 @@ from cosmodrome_spark.lake.base import (
     check_columns,
     is_repeat,
 )
-from cosmodrome_spark.lake.files import filesystem
+from cosmodrome_spark.lake.files import filesystem, remove_unnamed
 from cosmodrome_spark.offsets import from_json, to_json
 
 try:
@@ -166,20 +166,12 @@ class IcebergTable:
 
     def vacuum(self, older_than_ms: int, *, dry_run: bool) -> list[str]:
         """Remove (or only name) files in the data folder that no snapshot names."""
-        root = Path(self._layout.root)
         known = {
             row["file_path"].removeprefix(self._full(""))
             for row in self._table().inspect.all_files().to_pylist()
         }
-        removed = []
-        for path in sorted((root / "data").rglob("*.parquet")):
-            name = path.relative_to(root).as_posix()
-            if name in known or path.stat().st_mtime_ns // 1_000_000 >= older_than_ms:
-                continue
-            removed.append(name)
-            if not dry_run:
-                path.unlink()
-        return removed
+        root = Path(self._layout.root)
+        return remove_unnamed(root, known, older_than_ms, dry_run=dry_run)
 
     def _opened(self) -> Catalog:
         if self._catalog is None:

@@ -34,7 +34,7 @@ from cosmodrome_spark.lake.base import (
     check_columns,
     is_repeat,
 )
-from cosmodrome_spark.lake.files import sync_file
+from cosmodrome_spark.lake.files import remove_unnamed, sync_file
 from cosmodrome_spark.offsets import OffsetsJson, from_json, to_json
 
 SNAPSHOT_EVERY = 64
@@ -152,15 +152,7 @@ class ParquetTable:
         """Remove (or only name) invisible files written before a time."""
         visible = self._refreshed().files
         root = Path(self._layout.root)
-        removed = []
-        for path in sorted((root / "data").rglob("*.parquet")):
-            name = path.relative_to(root).as_posix()
-            if name in visible or path.stat().st_mtime_ns // 1_000_000 >= older_than_ms:
-                continue
-            removed.append(name)
-            if not dry_run:
-                path.unlink()
-        return removed
+        return remove_unnamed(root, visible, older_than_ms, dry_run=dry_run)
 
     def _refreshed(self) -> _State:
         """Read what was committed since the last look."""
