@@ -13,8 +13,7 @@ import contextlib
 import os
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -204,33 +203,25 @@ async def redrive(endpoint: str) -> None:
             await asyncio.sleep(0.005)
 
 
-@asynccontextmanager
-async def dying(
-    server: OwnServer, kills: int, longest_s: float, chance: random.Random
-) -> AsyncIterator[list[float]]:
-    """Kill at least `kills` times, and check the data each time; at the end the server runs.
+async def kill_often(
+    server: OwnServer, lives_s: Iterable[float], over: asyncio.Event | None = None
+) -> int:
+    """Kill after each of these times, and check the data; at the end the server runs.
 
-    Yields:
-        The pause before each kill so far.
+    Returns:
+        How many kills there were before `over`.
     """
-    pauses_s: list[float] = []
-    over = asyncio.Event()
-
-    async def kill() -> None:
-        while len(pauses_s) < kills or not over.is_set():
-            pauses_s.append(chance.uniform(0.05, longest_s))
-            await asyncio.sleep(pauses_s[-1])
-            await server.kill()
-            found = await asyncio.to_thread(check.check, server.data)
-            assert found.is_whole, found
-            await server.start()
-
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(kill())
-        try:
-            yield pauses_s
-        finally:
-            over.set()
+    kills = 0
+    for life_s in lives_s:
+        await asyncio.sleep(life_s)  # work to be killed in
+        if over is not None and over.is_set():
+            break
+        await server.kill()
+        kills += 1
+        found = await asyncio.to_thread(check.check, server.data)
+        assert found.is_whole, found
+        await server.start()
+    return kills
 
 
 async def bury_while_it_dies(server: OwnServer, kills: int, chance: random.Random) -> Fates:
@@ -240,8 +231,7 @@ async def bury_while_it_dies(server: OwnServer, kills: int, chance: random.Rando
         for name in "ab":
             tasks.create_task(send(server.endpoint, name, fates, sending))
             tasks.create_task(read(server.endpoint, name, fates, receiving))
-        async with dying(server, kills, 1.0, chance):
-            pass
+        await kill_often(server, [chance.uniform(0.05, 1.0) for _ in range(kills)])
         sending.set()
         # What a kill left invisible comes again after that.
         with contextlib.suppress(TimeoutError):
@@ -272,9 +262,12 @@ async def test_a_message_is_settled_or_one_dead_letter_and_sent_back_once(
         assert min(kinds[GIVEN_UP], kinds[HOPELESS], len(fates.settled)) > 10 * kills
 
         before = await in_topic(server)
-        async with dying(server, 1, 0.6, chance) as pauses_s:
+        lives_s, over = [chance.uniform(0.05, 0.6) for _ in range(kills)], asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            killing = tasks.create_task(kill_often(server, lives_s, over))
             await redrive(server.endpoint)
-        print(f"sent back over {len(pauses_s)} kills")
+            over.set()
+        print(f"sent back over {killing.result()} kills")
         again = await in_topic(server)
         again.subtract(before)
         assert {body: copies for body, copies in again.items() if copies} == dead
