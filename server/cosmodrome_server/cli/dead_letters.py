@@ -1,5 +1,6 @@
 """`cosmodrome dlq`: look at dead letters, and move them back where they came from."""
 
+import time
 from typing import Annotated
 
 import typer
@@ -76,6 +77,7 @@ def redrive(
     group: Annotated[str, typer.Argument(help="The group whose dead letters go back")],
     topic: Annotated[str, typer.Option(help="Only those that came from this topic")] = "",
     most: Annotated[int, typer.Option("--max", help="How many at most; 0 for all")] = 0,
+    rate: Annotated[int, typer.Option(help="How many a second; 0 for no bound")] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count")] = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
@@ -84,7 +86,7 @@ def redrive(
     word = "would go back" if dry_run else "went back"
     moved = 0
     while True:
-        request.max_messages = most - moved if most else 0
+        request.max_messages = min(filter(None, (most and most - moved, rate)), default=0)
         try:
             answer = control(endpoint, "Redrive", request, wire.RedriveResponse)
         except SystemExit:
@@ -95,4 +97,6 @@ def redrive(
         request.from_offset = answer.next_offset
         if not answer.next_offset or (most and moved >= most):
             break
+        if rate and not dry_run:
+            time.sleep(answer.moved / rate)
     typer.echo(f"{moved} dead letters of {group} {word}, {answer.remaining} are left")

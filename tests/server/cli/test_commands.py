@@ -196,6 +196,25 @@ def test_a_folder_that_is_no_brokers_is_neither_called_whole_nor_written_to(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_redrive_moves_no_more_a_second_than_its_rate(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    slept: list[float] = []
+
+    def answered(_endpoint: str, _name: str, request: wire.RedriveRequest, _: object) -> object:
+        asked.append(request.max_messages)
+        done = len(asked) == 3
+        moved = min(request.max_messages, 256)
+        return wire.RedriveResponse(moved=moved, next_offset=0 if done else len(asked))
+
+    monkeypatch.setattr(dead_letters, "control", answered)
+    monkeypatch.setattr("time.sleep", slept.append)
+    assert "690 dead letters" in cli("dlq", "redrive", "strict", "--rate", "500", "--max", "690")
+    assert asked == [500, 434, 178]
+    assert slept == [256 / 500, 256 / 500]
+
+
 def test_a_strict_broker_is_told_from_no_broker_of_ours(cli: Cli) -> None:
     with TestBroker(settings={"server.strict": "true"}) as strict:
         cli("topic", "create", "%DLQ%strict", "--endpoint", strict.endpoint)
