@@ -15,7 +15,6 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.machine import described
@@ -31,7 +30,6 @@ from cosmodrome_server.store.platform import LogOptions
 TOPIC, GROUP = "orders", "billing"
 _TURN = 64
 _BODY = b"x" * 100
-Deeds = Callable[[LocalBroker, int], list[str]]
 
 
 def _receive(broker: LocalBroker, count: int, batch: int) -> list[str]:

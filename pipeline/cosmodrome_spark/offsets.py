@@ -131,20 +131,6 @@ def parse_queue(topic: str, name: str) -> MessageQueue:
     return MessageQueue(topic, broker, int(number))
 
 
-def ranges_between(
-    start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]
-) -> list[QueueRange]:
-    """The ranges that lie between two offsets, sorted; queues without progress are left out.
-
-    A queue of `end` that `start` lacks is one the caller has to place first.
-    """
-    return [
-        QueueRange(queue, start[queue], end[queue])
-        for queue in sorted(end)
-        if start[queue] < end[queue]
-    ]
-
-
 def backlog(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> int:
     """How many offsets lie between, over all queues of both."""
     return sum(max(0, end[queue] - start[queue]) for queue in end if queue in start)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cosmodrome_spark.errors import InvalidOption
-from cosmodrome_spark.offsets import EARLIEST, LATEST, MessageQueue, Offsets, from_text
+from cosmodrome_spark.offsets import EARLIEST, MessageQueue, Offsets, from_text
 
 _SIZES = {"": 1, "b": 1, "kb": 1 << 10, "kib": 1 << 10, "k": 1 << 10, "mb": 1 << 20}
 _SIZES |= {"mib": 1 << 20, "m": 1 << 20, "gb": 1 << 30, "gib": 1 << 30, "g": 1 << 30}
@@ -212,8 +212,3 @@ def ending_choice(value: Mapping[str, Any]) -> OffsetChoice:
         timestamps_ms=value["endingOffsetsByTimestamp"] or {},
         latest_if_none=True,
     )
-
-
-def is_word_offset(offset: int) -> bool:
-    """Whether an offset of a user's JSON stands for earliest or latest."""
-    return offset in {EARLIEST, LATEST}

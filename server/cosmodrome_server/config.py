@@ -156,7 +156,6 @@ class Lite(_Area, frozen=True):
     topics_max: Positive = 20_000
     subscriptions_per_client: Positive = 2_000
     subscriptions_max: Positive = 100_000
-    syncs_per_s: Positive = 5_000
 
 
 class Tls(_Area, frozen=True):

@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 from cosmodrome_spark.errors import InvalidOption
 from cosmodrome_spark.offsets import (
     MessageQueue,
-    QueueRange,
     from_json,
     from_text,
-    ranges_between,
     to_json,
     to_text,
 )
@@ -60,11 +58,3 @@ def test_offsets_of_another_shape_are_refused(text: str) -> None:
 def test_a_checkpoint_of_a_newer_version_is_refused() -> None:
     with pytest.raises(InvalidOption, match="newer cosmodrome"):
         from_json({"@v": 2})
-
-
-def test_ranges_are_sorted_and_leave_out_queues_without_progress() -> None:
-    a, b, c = (MessageQueue("t", "b", number) for number in (10, 9, 1))
-
-    found = ranges_between({a: 0, b: 5, c: 7}, {a: 4, b: 6, c: 7})
-
-    assert found == [QueueRange(b, 5, 6), QueueRange(a, 0, 4)]

@@ -16,7 +16,6 @@ from cosmodrome_server.errors import MessageCorrupted
 TAG = 1
 KEYS = 2
 MESSAGE_ID = 3
-MESSAGE_TYPE = 6
 BORN_TIMESTAMP = 7
 BORN_HOST = 8
 DELIVERY_TIMESTAMP = 11

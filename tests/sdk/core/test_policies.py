@@ -1,5 +1,6 @@
 """Retry policies, isolation, round robin, status codes, filters, configuration, messages."""
 
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from cosmodrome import (
     IllegalArgument,
     Message,
     MessageType,
+    credentials,
     errors,
 )
 from cosmodrome._core import convert, endpoints, retry, status
@@ -197,6 +199,26 @@ def test_a_message_knows_its_type(message: Message, kind: MessageType) -> None:
 def test_a_message_that_no_broker_takes_is_refused_here(options: dict[str, object]) -> None:
     with pytest.raises(IllegalArgument):
         Message("t", b"x", **options)  # type: ignore[arg-type]  # rows
+
+
+def test_credentials_of_a_file_are_read_again_when_it_changes(tmp_path: Path) -> None:
+    file = tmp_path / "credentials"
+    ask = credentials.from_file(file)
+    with pytest.raises(ConfigurationError, match="no credentials in"):
+        ask()
+    file.write_text("access_key = a\nsecret_key = s\n")
+    configuration = (
+        ClientConfiguration.builder()
+        .endpoints("h:1")
+        .credential_provider(ask)
+        .client_property("team", "shop")
+        .build()
+    )
+    assert configuration.provider() == Credentials("a", "s")
+    assert dict(configuration.properties) == {"team": "shop"}
+    file.write_text("access_key = b\nsession_token = t\n")
+    os.utime(file, (1, 1))
+    assert configuration.provider() == Credentials("b", "", "t")
 
 
 @pytest.mark.parametrize("given", [["orders"], "orders", {"orders": None}])
