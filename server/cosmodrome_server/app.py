@@ -426,7 +426,9 @@ def greeting(app: App) -> list[str]:
     config = app.config
     host, port = app.front.address
     front = app.context.front
-    topics = "created on first use" if config.auto_create else "cosmodrome topic create NAME"
+    topics, attempt = "created on first use", "message send hello world"
+    if not config.auto_create:
+        topics, attempt = "cosmodrome topic create NAME, or definitions apply FILE", "status"
     lines = [
         f"ready: RocketMQ 5 clients at {host}:{port} (front {front}, tls {config.tls.mode})",
         f"  data     {config.data.resolve()}, durability {config.store.durability}",
@@ -437,7 +439,7 @@ def greeting(app: App) -> list[str]:
         lines.append("  metrics  http://{}:{}/metrics".format(*app.metrics.address))
     if front == "grpcio" and config.server.front == "auto":
         lines.append("  note     the native gate cannot be imported; calls are slower without it")
-    lines.append(f"  try      cosmodrome message send hello world --endpoint {host}:{port}")
+    lines.append(f"  try      cosmodrome {attempt} --endpoint {host}:{port}")
     return lines
 
 
@@ -449,8 +451,9 @@ def _access(config: Config) -> str:
     security = config.security
     if not security.authentication:
         return "open to everybody who can connect (security.authentication is off)"
-    rules = "by rules" if security.authorization else "to every user"
-    return f"signed requests only, open {rules}"
+    if security.authorization:
+        return "signed requests only; rules say who may do what"
+    return "signed requests only; every user may do everything"
 
 
 def _set_up_logging(config: Config) -> None:

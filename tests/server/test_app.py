@@ -202,3 +202,24 @@ def test_state_of_another_version_is_refused_with_who_wrote_it(tmp_path: Path) -
                 pass
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({}, ("open to everybody", "created on first use", "message send hello world")),
+        ({"server__dev": "false"}, ("definitions apply FILE", "cosmodrome status --endpoint")),
+        ({"security__authentication": "true"}, ("every user may do everything",)),
+        (
+            {"security__authentication": "true", "security__authorization": "true"},
+            ("rules say who may do what",),
+        ),
+    ],
+)
+async def test_a_start_says_what_is_open_and_how_to_begin(
+    overrides: dict[str, str], said: tuple[str, ...], front: str, tmp_path: Path
+) -> None:
+    async with running(settings(tmp_path, front, **overrides)) as (app, _):
+        told = "\n".join(application.greeting(app))
+    for words in said:
+        assert words in told
