@@ -27,6 +27,7 @@ METHODS = [
     ("/test.Wild/*", gate.UNARY),
     ("/test.Echo/HoldBidi", gate.BIDI),
 ]
+CERTIFICATES = ("certificate", "key", "client_ca")
 UNARY, STREAM, BIDI, HOLD, FEED, FACTS, DELIVER, FAIL, WILD, HOLD_BIDI = range(len(METHODS))
 
 
@@ -121,9 +122,9 @@ class EchoServer:
             server.reply([(number, 0, "") for number in self.streams])
         elif what == "reload":
             try:
-                server.reload_certificates(
-                    base64.b64decode(order["certificate"]), base64.b64decode(order["key"])
-                )
+                chain, key, client_ca = (base64.b64decode(order.get(n, "")) for n in CERTIFICATES)
+                asked = order.get("client_certificate", "none")
+                server.reload_certificates(chain, key, client_ca, asked)
             except ValueError as error:
                 return str(error)
         return None
@@ -162,7 +163,7 @@ async def main() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65_536)), hard))
     settings = json.loads(sys.argv[1])
-    for part in ("certificate", "key", "client_ca"):
+    for part in CERTIFICATES:
         if part in settings:
             settings[part] = base64.b64decode(settings[part])
     settings.setdefault("tcp", [["127.0.0.1", 0]])

@@ -221,8 +221,9 @@ class Http2:
                 return
             for event in events:
                 self.take(event)
-        with contextlib.suppress(OSError):
-            self.flush()
+            # At once: the library throws away what waits when a GOAWAY comes.
+            with contextlib.suppress(OSError):
+                self.flush()
 
     def next_frame(self) -> bytes | None:
         """One frame at a time: what follows a GOAWAY is to be read, too."""

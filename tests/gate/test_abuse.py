@@ -9,9 +9,12 @@ import contextlib
 import random
 import resource
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import hpack
 import pytest
@@ -118,6 +121,36 @@ def test_rapid_reset_of_calls_python_has_is_cut_off(world: World) -> None:
 
     endures(world, attack)
     assert world.seen("cancel_0") > 1_000
+
+
+def test_rapid_reset_of_what_is_not_grpc_is_cut_off(world: World) -> None:
+    encoder = hpack.Encoder()
+    encoder.header_table_size = 0
+    get = [(":method", "GET"), (":scheme", "http"), (":path", UNARY), (":authority", "test")]
+    block = encoder.encode(get)
+
+    def came(count: int, plain: socket.socket, look: dict[str, Any]) -> bool:
+        return look["statistics"]["calls_invalid"] >= count or is_over(plain)
+
+    def attack() -> None:
+        with opened(world, HELLO) as plain:
+            for batch in range(30):
+                numbers = [2 * (100 * batch + n) + 1 for n in range(100)]
+                known = world.statistics()["calls_invalid"] + 100
+                try:
+                    plain.sendall(b"".join(frame(HEADERS, END_HEADERS, n, block) for n in numbers))
+                except ConnectionError:
+                    break
+                world.wait_for(partial(came, known, plain))
+                with contextlib.suppress(ConnectionError):
+                    plain.sendall(
+                        b"".join(frame(RST_STREAM, 0, n, bytes(3) + b"\x08") for n in numbers)
+                    )
+                if is_over(plain):
+                    break
+            assert b"\0\0\0\x0b" in heard(plain)[-64:]
+
+    endures(world, attack)
 
 
 def is_over(plain: socket.socket) -> bool:
@@ -273,6 +306,29 @@ def test_bytes_that_are_no_tls_and_no_http2_are_dropped() -> None:
                         with contextlib.suppress(OSError):
                             plain.shutdown(socket.SHUT_WR)
                         heard(plain)
+
+        endures(world, attack)
+
+
+def test_bytes_that_are_no_http2_inside_tls_are_dropped() -> None:
+    """Rightly encrypted nonsense; and a session that somebody breaks after its handshake."""
+    tls = certificate("server")
+    dice, context = random.Random(6), trusting()
+    with World(tls="auto", certificate=tls.certificate, key=tls.key) as world:
+
+        def attack() -> None:
+            for _ in range(5):
+                noise = dice.randbytes(dice.randrange(1, 2_000))
+                for start in (b"", b"\x16\x03\x01", PREFACE, HELLO):
+                    with context.wrap_socket(opened(world)) as secure, contextlib.suppress(OSError):
+                        secure.sendall(start + noise)
+                        secure.unwrap()
+                    with context.wrap_socket(opened(world)) as secure, contextlib.suppress(OSError):
+                        secure.sendall(start)
+                        with socket.socket(fileno=secure.detach()) as plain:
+                            plain.sendall(noise)
+                            plain.shutdown(socket.SHUT_WR)
+                            heard(plain)
 
         endures(world, attack)
 

@@ -109,6 +109,15 @@ def test_headers_and_facts_reach_the_handler(world: World) -> None:
     assert not facts["is_tls"]
 
 
+def test_a_header_may_be_as_long_as_the_limit_that_was_set_allows() -> None:
+    headers = [("x-first", "1"), ("x-long", "y" * 100_000), ("x-last", "2")]
+    with World(limits={"header_bytes": 200_000}) as world, world.client() as client:
+        stream = client.start("/test.Echo/Facts")
+        client.reset(stream)
+        facts = json.loads(client.call("/test.Echo/Facts", b"", headers=headers).messages[0])
+    assert facts["headers"] == dict(headers)
+
+
 def test_an_unknown_method_is_unimplemented(world: World) -> None:
     with world.client() as client:
         answer = client.call("/test.Echo/Nothing", b"")

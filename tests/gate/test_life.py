@@ -74,6 +74,16 @@ def test_processes_may_share_a_port() -> None:
     first = gate.Server(METHODS, tcp=HERE, reuse_port=True)
     second = gate.Server(METHODS, tcp=first.addresses, reuse_port=True)
     assert first.addresses == second.addresses
+    clients = [Http2(first.addresses[0]) for _ in range(64)]
+    for client in clients:
+        client.begin("/a.B/C", b"x")
+    taken = {first: 0, second: 0}
+    while sum(taken.values()) < len(clients):
+        for server in taken:
+            taken[server] += len(server.take())
+    assert min(taken.values()) > 0, "the kernel deals connections out to both"
+    for client in clients:
+        client.close()
     first.close()
     second.close()
 
@@ -219,6 +229,20 @@ def refuses_connections(world: World) -> bool:
     return False
 
 
+def test_a_drain_lets_a_reply_under_way_reach_a_slow_reader_whole(world: World) -> None:
+    with world.client(window=50_000) as client:
+        stream = client.begin("/test.Echo/Deliver", b"20,100000")
+        client.wait_data(stream, 100_000)
+        world.order("drain", grace_ms=60_000)
+        while client.goaway is None:
+            client.receive()
+        answer = client.wait(stream)
+        assert (len(answer.messages), answer.status) == (20, 0)
+        client.wait_closed()
+    world.wait_for(lambda look: look["seen"].get("drained") == 1)
+    assert world.seen("returned") == 0
+
+
 def test_a_drain_cuts_off_what_does_not_finish(world: World) -> None:
     with world.client() as client:
         client.begin(HOLD_BIDI, b"")
@@ -289,6 +313,17 @@ def test_a_peer_that_was_never_heard_again_is_dead_however_often_it_answered_bef
         world.wait_for(lambda look: look["seen"].get("cancel_0") == 1)
         client.wait_closed()
         assert client.pings == 1
+
+
+def test_a_peer_that_is_heard_is_not_pinged() -> None:
+    with World(limits={"ping_ms": 1_000}) as world, world.client() as client:
+        began = heard = time.monotonic()
+        longest = 0.0
+        while heard < began + 1.8:
+            assert client.call(UNARY, b"x").messages == [b"x"]
+            longest = max(longest, time.monotonic() - heard)
+            heard = time.monotonic()
+        assert client.pings == 0 or longest > 0.5
 
 
 def test_a_client_may_ping_as_often_as_it_likes(world: World) -> None:

@@ -112,6 +112,25 @@ def test_an_optional_client_certificate_may_be_missing_but_not_wrong(tmp_path: P
         assert is_refused(world, certificate("nobody"), tmp_path)
 
 
+def test_another_authority_of_clients_is_used_and_no_connection_dropped(tmp_path: Path) -> None:
+    other_ca = certificate("other authority")
+    folders = [tmp_path / name for name in ("old", "new")]
+    for folder in folders:
+        folder.mkdir()
+    shown = certificate("old client", CA), certificate("new client", other_ca)
+    settings = {**FILES, "client_ca": CA.certificate, "client_certificate": "required"}
+    with World(tls="required", **settings) as world:
+        with world.client(tls=trusting(CA, shown[0], folders[0])) as old:
+            assert old.call(UNARY, b"x").messages == [b"x"]
+            more = {"client_ca": base64.b64encode(other_ca.certificate).decode()}
+            files = encoded(SERVER.certificate, SERVER.key)
+            assert world.order("reload", **files, **more, client_certificate="required") is None
+            with world.client(tls=trusting(CA, shown[1], folders[1])) as new:
+                assert new.call(UNARY, b"new").messages == [b"new"]
+            assert is_refused(world, shown[0], folders[0])
+            assert old.call(UNARY, b"old").messages == [b"old"]
+
+
 def is_refused(world: World, shown: Pair | None, folder: Path) -> bool:
     """With TLS 1.3 a client learns of it after its handshake."""
     try:

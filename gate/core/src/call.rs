@@ -48,13 +48,15 @@ pub(crate) fn accept(
     respond: Responder,
 ) {
     let (head, stream) = request.into_parts();
+    let statistics = &reactor.shared.statistics;
     if head.method != Method::POST {
+        up(&statistics.calls_invalid);
         return refuse_http(respond, connection, stream, StatusCode::METHOD_NOT_ALLOWED);
     }
     if !metadata::is_grpc(&head.headers) {
+        up(&statistics.calls_invalid);
         return refuse_http(respond, connection, stream, StatusCode::UNSUPPORTED_MEDIA_TYPE);
     }
-    let statistics = &reactor.shared.statistics;
     let Some((method, kind)) = reactor.shared.method(head.uri.path()) else {
         up(&statistics.calls_invalid);
         return reactor.heads.refuse(
@@ -133,12 +135,15 @@ fn refuse_http(
     tokio::task::spawn_local(async move {
         let discard = async {
             while let Some(chunk) = body.data().await {
-                let Ok(chunk) = chunk else { return Err(()) };
+                let chunk = chunk?;
                 let _ = body.flow_control().release_capacity(chunk.len());
             }
-            Ok(())
+            Ok::<(), h2::Error>(())
         };
-        if let Ok(Err(())) = timeout(NOT_GRPC, discard).await {
+        if let Ok(Err(error)) = timeout(NOT_GRPC, discard).await {
+            if error.is_reset() {
+                connection.count_reset();
+            }
             return;
         }
         let mut response = Response::new(());

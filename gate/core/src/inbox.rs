@@ -237,6 +237,7 @@ impl Inbox {
             let count = events.len().min(max);
             let taken = events.drain(..count).collect();
             if events.is_empty() {
+                // Under the lock: after it, this might take back the word of an event pushed meanwhile.
                 self.wake.clear();
             }
             taken

@@ -7,14 +7,18 @@ use crate::frame::Encoding;
 use http::HeaderMap;
 use std::time::Duration;
 
-/// Names and values as they came, in order: (u16 length, bytes) twice per header.
+const LENGTH_BYTES: usize = 4;
+
+/// Names and values as they came, in order: (u32 length, bytes) twice per header.
 #[derive(Clone, Debug, Default)]
 pub struct Metadata(Box<[u8]>);
 
 impl Metadata {
     /// Pack what a request brought, without what only the transport needs.
     pub fn new(headers: &HeaderMap) -> Self {
-        let mut block = Vec::with_capacity(headers.iter().map(|(n, v)| 4 + n.as_str().len() + v.len()).sum());
+        let mut block = Vec::with_capacity(
+            headers.iter().map(|(n, v)| 2 * LENGTH_BYTES + n.as_str().len() + v.len()).sum(),
+        );
         for (name, value) in headers {
             if matches!(
                 name.as_str(),
@@ -23,8 +27,8 @@ impl Metadata {
                 continue;
             }
             for part in [name.as_str().as_bytes(), value.as_bytes()] {
-                // Longer ones cannot come: the header list as a whole is bounded far below.
-                let Ok(length) = u16::try_from(part.len()) else { break };
+                // The limit of the header list has 32 bits, so that none is longer.
+                let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
                 block.extend_from_slice(&length.to_be_bytes());
                 block.extend_from_slice(part);
             }
@@ -50,8 +54,8 @@ impl Metadata {
 }
 
 fn part<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let (length, tail) = rest.split_first_chunk::<2>()?;
-    let (value, tail) = tail.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
+    let (length, tail) = rest.split_first_chunk::<LENGTH_BYTES>()?;
+    let (value, tail) = tail.split_at_checked(u32::from_be_bytes(*length) as usize)?;
     *rest = tail;
     Some(value)
 }
@@ -135,6 +139,16 @@ mod tests {
         assert_eq!(metadata.get(b"a"), Some(&b"2"[..]));
         assert_eq!(metadata.get(b"te"), None);
         assert_eq!(metadata.iter().count(), 2);
+    }
+
+    #[test]
+    fn a_header_may_be_as_long_as_the_limits_allow() {
+        let mut headers = with("after", "2");
+        let long = "v".repeat(100_000);
+        headers.insert("long", HeaderValue::from_str(&long).unwrap_or(HeaderValue::from_static("")));
+        let metadata = Metadata::new(&headers);
+        assert_eq!(metadata.get(b"long"), Some(long.as_bytes()));
+        assert_eq!((metadata.get(b"after"), metadata.iter().count()), (Some(&b"2"[..]), 2));
     }
 
     #[test]

@@ -372,6 +372,8 @@ impl Reactor {
                 let status = (code::DEADLINE_EXCEEDED, String::from("the deadline of the call has passed"));
                 self.end(id, CancelReason::Deadline, Some(status));
             }
+            // All calls are looked at: one by one, thousands of deadlines in a row would take the thread.
+            sleep(SWEEP).await;
         }
     }
 }

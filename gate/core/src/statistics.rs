@@ -40,7 +40,7 @@ counters! {
     calls_accepted;
     /// Calls the gate answered itself for a limit.
     calls_refused;
-    /// Calls that could not be read: unknown method, framing, size, compression.
+    /// Calls that could not be read: not gRPC, unknown method, framing, size, compression.
     calls_invalid;
     /// Replies given up because no byte of them was taken for long.
     replies_stalled;
