@@ -33,6 +33,7 @@ from cosmodrome_server.errors import (
     ConsumerGroupNotFound,
     NotFound,
     OverloadedError,
+    StoreFull,
 )
 from cosmodrome_server.model.group import Group
 from cosmodrome_server.proxy import settings as settings_of
@@ -135,10 +136,11 @@ class Sessions:
     def _forget(self, session: ClientSession) -> None:
         self._streams.pop(session.client_id, None)
         self._closed.pop(session.client_id, None)
-        if session.settings:
-            self._broker.keep(KEPT_PREFIX + session.client_id, None)
+        # First: on a full disk nothing can be written, and its leases are renewed no more.
         if session.client_type is not ClientType.PRODUCER:
             self._broker.client_gone(session.client_id)
+        if session.settings:
+            self._broker.keep(KEPT_PREFIX + session.client_id, None)
 
     def unsubscribe(self, session: ClientSession, topic: str) -> None:
         """Take a topic out of a consumer's settings, as if it had never named it."""
@@ -161,7 +163,11 @@ class Sessions:
         now_ms = self._clock.monotonic_ms()
         for session in self._known.expire(now_ms):
             _log.info("client expired client_id=%s group=%s", session.client_id, session.group)
-            self._forget(session)
+            try:
+                self._forget(session)
+            except StoreFull:
+                # What is kept of it cannot go now: once more when it was silent for as long again.
+                self._known.register(session, now_ms)
         for client_id in self._lost(now_ms):
             del self._closed[client_id]
             self._broker.client_gone(client_id)

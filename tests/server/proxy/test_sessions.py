@@ -1,10 +1,12 @@
 """Sessions: pushes, restarts, the newest stream, questions to clients."""
 
+from typing import NoReturn
+
 import pytest
 
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
-from cosmodrome_server.errors import BrokerError, ClientTimeout, NotFound
+from cosmodrome_server.errors import BrokerError, ClientTimeout, NotFound, StoreFull
 from cosmodrome_server.model.group import Group
 from cosmodrome_server.model.message import StoredMessage
 from cosmodrome_server.model.topic import Topic
@@ -214,5 +216,28 @@ def test_before_a_stop_every_client_is_asked_to_connect_anew() -> None:
         for stream in streams:
             assert stream.commands()[-1].reconnect_endpoints_command.nonce
             assert stream.ended is not None
+
+    run(scenario)
+
+
+def test_clients_that_fell_silent_while_the_disk_was_full_are_forgotten_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: object) -> NoReturn:
+        raise StoreFull("no space even for this: the test says so")
+
+    async def scenario(world: ProxyWorld) -> None:
+        for client_id in ("a", "b"):
+            world.telemetry(consumer_settings(), client_id=client_id)
+        await world.world.settle()
+        sessions = world.context.sessions
+        with monkeypatch.context() as patch:
+            patch.setattr(world.world.log, "stage", refused)
+            world.clocks.pass_ms(120_000)
+            sessions.tick()
+        world.clocks.pass_ms(120_000)
+        sessions.tick()
+        assert len(sessions.known) == 0
+        assert world.world.broker.kept("client/") == {}
 
     run(scenario)
