@@ -322,6 +322,9 @@ class TopicState(_message.Message):
 
     TOPIC_FIELD_NUMBER: _builtins.int
     QUEUES_FIELD_NUMBER: _builtins.int
+    REDRIVEN_FIELD_NUMBER: _builtins.int
+    redriven: _builtins.int
+    """How many of a group's dead letters that lie here were sent back."""
     @_builtins.property
     def topic(self) -> Global___Topic: ...
     @_builtins.property
@@ -331,10 +334,11 @@ class TopicState(_message.Message):
         *,
         topic: Global___Topic | None = ...,
         queues: _abc.Iterable[Global___QueueState] | None = ...,
+        redriven: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["topic", b"topic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["queues", b"queues", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["queues", b"queues", "redriven", b"redriven", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

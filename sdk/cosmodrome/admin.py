@@ -37,11 +37,18 @@ _METHODS = {
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic and what its queues hold: queue id → (first offset, next offset)."""
+    """A topic and what its queues hold.
+
+    Attributes:
+        name, topic_type: As it was created.
+        queues: Queue id → (first offset, next offset).
+        redriven: Of a group's dead letters (`%DLQ%group`) those that were sent back.
+    """
 
     name: str
     topic_type: str
     queues: Mapping[int, tuple[int, int]]
+    redriven: int = 0
 
     @property
     def messages(self) -> int:
@@ -128,6 +135,7 @@ class AdminClient:
                 state.topic.name,
                 state.topic.type,
                 {q.queue_id: (q.min_offset, q.max_offset) for q in state.queues},
+                state.redriven,
             )
             for state in found.topics
         ]

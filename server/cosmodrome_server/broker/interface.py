@@ -271,6 +271,9 @@ class Operations(Protocol):
             TopicNotFound: None of those that are left has a topic to go back to.
         """
 
+    def redriven(self, topic: str) -> int:
+        """How many of the messages that a topic of dead letters holds were sent back."""
+
     def scheduled(self, topic: str, max_messages: int) -> list[Scheduled]:
         """What waits for its delivery time, soonest first; of all topics for ""."""
 

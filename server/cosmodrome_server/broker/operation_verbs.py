@@ -81,8 +81,21 @@ class OperationVerbs(TimerVerbs):
                 f"topic {stranded[0]} does not exist, where {len(stranded)} dead letters of "
                 f"{query.group} came from: create it, and redrive again"
             )
-        done = progress.done.count(bounds.min_offset, bounds.max_offset)
-        return Redriven(moved, bounds.max_offset - bounds.min_offset - done, next_offset)
+        held = bounds.max_offset - bounds.min_offset
+        return Redriven(moved, held - self.redriven(source.topic.name), next_offset)
+
+    def redriven(self, topic: str) -> int:
+        """See `Operations`."""
+        source = self._shard.catalogue.topics.get(topic)
+        redriver = self._shard.catalogue.groups.get(REDRIVE_GROUP)
+        if source is None or redriver is None:
+            return 0
+        place = (redriver.group_id, source.topic_id, 0)
+        if self._shard.consumptions.find(place) is None:
+            return 0
+        bounds = self._bounds(source, 0)
+        done = self._shard.consumptions.at(place).done
+        return done.count(bounds.min_offset, bounds.max_offset)
 
     def _redrive_target(self, topic: TopicState, message: MessageRecord) -> TopicState:
         """Where a dead letter goes back to, of the topic it came from."""

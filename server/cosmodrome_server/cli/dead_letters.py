@@ -27,20 +27,22 @@ def list_dead_letters(
     as_json: AsJson = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
-    """List the groups that have dead letters, and how many."""
+    """List the groups that have dead letters, and how many did not go back."""
+    table(("GROUP", "DEAD LETTERS"), dead_letters(endpoint).items(), as_json=as_json)
+
+
+def dead_letters(endpoint: str) -> dict[str, int]:
+    """Group → dead letters that did not go back, where there are some."""
     request = wire.ListTopicsRequest(prefix=PREFIX)
     found = control(endpoint, "ListTopics", request, wire.ListTopicsResponse)
-    table(
-        ("GROUP", "DEAD LETTERS"),
-        [
-            (
-                state.topic.name.removeprefix(PREFIX),
-                sum(queue.max_offset - queue.min_offset for queue in state.queues),
-            )
-            for state in found.topics
-        ],
-        as_json=as_json,
-    )
+    held = {
+        state.topic.name.removeprefix(PREFIX): sum(
+            queue.max_offset - queue.min_offset for queue in state.queues
+        )
+        - state.redriven
+        for state in found.topics
+    }
+    return {group: count for group, count in held.items() if count}
 
 
 @app.command()
@@ -50,7 +52,7 @@ def show(
     as_json: AsJson = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
-    """Show dead letters whole, oldest first; hides and moves nothing."""
+    """Show dead letters whole, oldest first, also those that went back; changes nothing."""
     request = wire.ListTopicsRequest(prefix=PREFIX + group)
     found = control(endpoint, "ListTopics", request, wire.ListTopicsResponse)
     letters: list[definition_pb2.Message] = []

@@ -19,7 +19,7 @@ from cosmodrome_server.cli.connect import (
     print_json,
     table,
 )
-from cosmodrome_server.cli.dead_letters import PREFIX
+from cosmodrome_server.cli.dead_letters import dead_letters
 from cosmodrome_server.cli.units import moment
 
 app = new_app("Show the broker at a glance.")
@@ -86,15 +86,7 @@ def _facts(endpoint: str) -> dict[str, object]:
 
 def _backlogs(endpoint: str) -> list[_Backlog]:
     """Of all groups, those with most left first."""
-    letters = control(
-        endpoint, "ListTopics", wire.ListTopicsRequest(prefix=PREFIX), wire.ListTopicsResponse
-    )
-    dead = {
-        state.topic.name.removeprefix(PREFIX): sum(
-            queue.max_offset - queue.min_offset for queue in state.queues
-        )
-        for state in letters.topics
-    }
+    dead = dead_letters(endpoint)
     request = wire.ListGroupsRequest(lag=True)
     found = [
         _Backlog(

@@ -97,6 +97,7 @@ def test_dead_letters_are_listed_shown_and_sent_back(cli: Cli, broker: TestBroke
     assert (letter["body"], letter["origin_topic"]) == ("poison", "bills")
     assert "1 dead letters of strict would go back" in cli("dlq", "redrive", "strict", "--dry-run")
     assert "1 dead letters of strict went back, 0" in cli("dlq", "redrive", "strict")
+    assert {row["group"] for row in json.loads(cli("dlq", "list", "--json"))}.isdisjoint({"strict"})
     assert json.loads(cli("dlq", "show", "nobody", "--json")) == []
 
 

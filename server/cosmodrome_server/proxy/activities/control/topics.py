@@ -52,7 +52,8 @@ def list_topics(
     response = wire.ListTopicsResponse(status=OK_STATUS)
     for topic in context.broker.topics():
         if topic.name.startswith(request.prefix):
-            state = response.topics.add(topic=_to_wire(topic))
+            redriven = context.broker.redriven(topic.name)
+            state = response.topics.add(topic=_to_wire(topic), redriven=redriven)
             for queue_id in range(topic.queues):
                 bounds = context.broker.bounds(topic.name, queue_id)
                 state.queues.add(
