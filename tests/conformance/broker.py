@@ -13,8 +13,10 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import sys
 import tempfile
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -71,7 +73,7 @@ class OwnServer:
 
     async def start(self) -> None:
         """Start, or start again on the same port, and wait for the ready line."""
-        port = self.endpoint.rpartition(":")[2] or "0"
+        port = self.endpoint.rpartition(":")[2] or str(self._held_port())
         front = os.environ.get("COSMODROME_TEST_FRONT")
         chosen = ("--front", front) if front and "--front" not in self._flags else ()
         with self._log.open("ab") as log:
@@ -90,6 +92,19 @@ class OwnServer:
         except TimeoutError:
             await self.kill()
             raise ServerFailed(f"not ready in {READY_SECONDS} s: {self.last_words()}") from None
+
+    def _held_port(self) -> int:
+        """A free port that stays ours.
+
+        A socket that is bound and does not listen lets the server listen there. Without it any
+        outgoing connection of this machine may take the port while the server is down.
+        """
+        holder = socket.socket()
+        weakref.finalize(self, holder.close)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        port: int = holder.getsockname()[1]
+        return port
 
     async def _endpoint_of_ready_line(self) -> str:
         assert self._process is not None
