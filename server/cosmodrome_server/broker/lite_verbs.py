@@ -16,6 +16,7 @@ from cosmodrome_server.broker.operation_verbs import OperationVerbs
 from cosmodrome_server.broker.receive_verbs import INFLIGHT_ATTRIBUTE
 from cosmodrome_server.core.catalogue import GroupState, TopicState
 from cosmodrome_server.core.lite_subscription import (
+    LiteOutcome,
     LiteRules,
     LiteSubscriptions,
     lite_topic_name,
@@ -163,6 +164,22 @@ class LiteVerbs(OperationVerbs):
         is_new = self._lite.of(change.group, change.client_id) is None
         outcome = self._lite.change(change, rules, self._clock.monotonic_ms())
         self._advance()
+        try:
+            self._begin(change, outcome, rules, is_new=is_new)
+        except StoreFull:
+            # The client says it again, and must not be taken for one that has begun there.
+            self._lite.take_back(change, outcome)
+            raise
+        for client_id, lite_topic in outcome.evictions:
+            self._events.lite_unsubscribed(client_id, change.group, lite_topic)
+        self._to_wake[group.group_id, parent.topic_id, ANY_QUEUE] = None
+        self._commit.touch()
+
+    def _begin(
+        self, change: LiteChange, outcome: LiteOutcome, rules: LiteRules, *, is_new: bool
+    ) -> None:
+        """Put the group where it is to begin on what a change added; raises StoreFull."""
+        parent, group = self._topic(change.topic), self._group(change.group)
         for name in outcome.restarted:
             self._restart_lite(group, lite_topic_name(change.topic, name))
         names: Iterable[str] = outcome.added
@@ -174,10 +191,6 @@ class LiteVerbs(OperationVerbs):
             is_known = any(self._has_begun(group, state) for _, state in states)
         for name in names:
             self._begin_lite(group, lite_topic_name(change.topic, name), change, is_known=is_known)
-        for client_id, lite_topic in outcome.evictions:
-            self._events.lite_unsubscribed(client_id, change.group, lite_topic)
-        self._to_wake[group.group_id, parent.topic_id, ANY_QUEUE] = None
-        self._commit.touch()
 
     def _restart_lite(self, group: GroupState, name: str) -> None:
         """Put the group back to the beginning of a lite topic it has read of."""

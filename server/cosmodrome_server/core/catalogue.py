@@ -224,6 +224,14 @@ class Catalogue:
         self._dirty[_ROW_ID.pack(b"T", topic_id)] = None
         self._dirty[_NEXT_IDS_KEY] = None
 
+    def skip_topic(self, topic_id: int) -> None:
+        """In replay: there are messages of a topic whose frame was damaged; no other gets its id.
+
+        Else an index that is made again from the messages would take both for one.
+        """
+        self._next_topic_id = max(self._next_topic_id, topic_id + 1)
+        self._dirty[_NEXT_IDS_KEY] = None
+
     def mend_queues(self, topic_id: int, queue_id: int) -> None:
         """In replay: something is about a queue; the frame that added it may have been damaged.
 

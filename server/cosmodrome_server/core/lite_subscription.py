@@ -239,6 +239,12 @@ class LiteSubscriptions:
                 del self._groups_of_client[client_id]
             _take_one(self._clients, group)
 
+    def take_back(self, change: LiteChange, outcome: LiteOutcome) -> None:
+        """What a change added is not read: where reading begins could not be written."""
+        key = (change.group, change.client_id)
+        for name in outcome.added:
+            self._remove(key, name)
+
     def drop_client(self, client_id: str) -> None:
         """A client is gone."""
         # Thousands may go at once.

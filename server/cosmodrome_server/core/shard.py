@@ -169,6 +169,9 @@ class Shard:
         except KeyError:
             # The record that made its topic or group was in a damaged frame.
             self.orphans += len(replayed.entries) if isinstance(replayed, ReplayedRun) else 1
+            lost = replayed if isinstance(replayed, ReplayedRun) else replayed.message
+            if lost is not None:
+                self.catalogue.skip_topic(lost.topic_id)
 
     def _restore_clocks(self, row: bytes) -> None:
         lease_ms, lease_id, stored_ms = _CLOCK.unpack(row)

@@ -685,3 +685,22 @@ def test_who_subscribed_and_fell_silent_is_forgotten_before_there_is_a_lite_topi
         assert bodies(receive(world, "ann")) == [b"a1"]
 
     run(scenario)
+
+
+def test_a_subscription_that_found_no_space_begins_where_it_is_said_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: object) -> NoReturn:
+        raise StoreFull("no space even for this: the test says so")
+
+    async def scenario(world: World, events: Events) -> None:
+        await world.send("chat", lite("a", b"old"))
+        with monkeypatch.context() as patch:
+            patch.setattr(world.log, "stage", refused)
+            with pytest.raises(StoreFull):
+                sync(world, "ann", "a")
+        sync(world, "ann", "a")
+        await world.send("chat", lite("a", b"new"))
+        assert bodies(receive(world, "ann")) == [b"new"]
+
+    run(scenario)

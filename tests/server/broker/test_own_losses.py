@@ -316,3 +316,22 @@ def test_what_a_lost_frame_told_comes_from_the_snapshot_behind_it() -> None:
         assert bodies(world.receive("other")) == [b"new"]
 
     run(scenario)
+
+
+def test_the_number_of_a_topic_that_was_lost_with_its_frame_is_not_given_to_another() -> None:
+    async def scenario(world: DiskWorld) -> None:
+        lost = world.log.end_position
+        world.broker.create_topic(Topic("made", queues=1))
+        await world.settle()
+        world.broker.send("made", [new_message(b"a")])
+        await world.settle()
+        number, _ = world.broker.place_of("made", 0)
+        rot(world, lost)
+        world.broker.create_topic(Topic("other", queues=1))
+        assert world.broker.place_of("other", 0)[0] > number
+        world.broker.send("other", [new_message(b"b")])
+        await world.settle()
+        world.kill()
+        assert bodies(world.receive("other")) == [b"b"]
+
+    run(scenario)
