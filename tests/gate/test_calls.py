@@ -230,6 +230,16 @@ def test_a_stream_ends_at_its_deadline(world: World) -> None:
         assert client.wait(stream).status == DEADLINE_EXCEEDED
 
 
+@pytest.mark.parametrize("timeout", ["99999999H", "99999999M", "99999999u", "nonsense", ""])
+def test_any_deadline_may_be_said(world: World, timeout: str) -> None:
+    with world.client() as client:
+        for path in (UNARY, STREAM, BIDI):
+            stream = client.start(path, headers=[("grpc-timeout", timeout)])
+            client.send(stream, framed(b"1,6")[:3])  # the rest comes by itself
+            client.send(stream, framed(b"1,6")[3:], end=True)
+            assert client.wait(stream).status == OK
+
+
 def test_a_request_that_never_comes_is_given_up_at_its_deadline(world: World) -> None:
     with world.client() as client:
         stream = client.start(UNARY, headers=[("grpc-timeout", "100m")])

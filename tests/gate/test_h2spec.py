@@ -1,4 +1,4 @@
-"""h2spec, where it can be had: every case of RFC 9113 and RFC 7541 it knows."""
+"""h2spec, where it can be had: every case of RFC 9113 and RFC 7541 it knows, with and without TLS."""
 
 import re
 import shutil
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gate.world import World
+from tests.gate.world import World, certificate
 
 # It sends GETs without a content type, which the gate answers at once: its streams never pile up.
 # `test_life.test_more_streams_than_allowed_are_refused` does that case as gRPC would.
@@ -24,14 +24,21 @@ def h2spec() -> str:
     return found
 
 
-def test_the_gate_passes_h2spec(world: World) -> None:
-    host, port = world.address
-    command = [h2spec(), "-h", host, "-p", str(port), "-P", "/test.Echo/Unary", "-o", "3"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False).stdout
+@pytest.mark.parametrize("tls", [(), ("-t", "-k")], ids=["plaintext", "TLS"])
+def test_the_gate_passes_h2spec(tls: tuple[str, ...]) -> None:
+    command = [h2spec(), *tls, "-P", "/test.Echo/Unary", "-o", "3"]
+    pair = certificate("server")
+    with World(tls="auto", certificate=pair.certificate, key=pair.key) as world:
+        host, port = world.address
+        command += ["-h", host, "-p", str(port)]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        counters = world.statistics()
+    said = ran.stdout
     _, _, summary = said.rpartition("Failures:")
     failed = set(re.findall(r"× \d+: (.*)", summary))
     assert failed <= NOT_FOR_GRPC, summary
     counts = re.search(r"(\d+) tests, (\d+) passed", said)
     assert counts is not None, said
     assert int(counts[2]) >= 140
-    assert world.statistics()["restarts"] == 0
+    assert counters["restarts"] == 0
+    assert (counters["connections_tls"] > 100) == bool(tls)

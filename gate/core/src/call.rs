@@ -6,6 +6,7 @@
 use crate::config::{Kind, Limits, millis};
 use crate::connection::Connection;
 use crate::frame::{Decompressor, Encoding, FrameError, FrameReader, Message};
+use crate::gate::FAR;
 use crate::inbox::{EVENT_BYTES, Event, EventKind};
 use crate::ledger::{Charge, Held};
 use crate::metadata::{self, Metadata};
@@ -103,7 +104,7 @@ pub(crate) fn accept(
 /// Wait for what is missing of a request: most of it, or its decompression.
 async fn arrive(reactor: Rc<Reactor>, mut call: Arriving, mut body: Body, compressed: Option<Message>) {
     let began = Instant::now();
-    let deadline = call.timeout.map(|timeout| began + timeout);
+    let deadline = call.timeout.map(|timeout| began + timeout.min(FAR));
     let request = async {
         match compressed {
             Some(message) => body.decompressed(message).await,
