@@ -8,7 +8,7 @@ from cosmodrome_server.core.progress import Place
 from cosmodrome_server.core.receive import Demand, Found, ReceivePlan
 from cosmodrome_server.core.records import Pop
 from cosmodrome_server.errors import BadRequest, BrokerError, Forbidden, StoreFull
-from cosmodrome_server.model.message import Delivery, StoredMessage
+from cosmodrome_server.model.message import Delivery
 from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
 from cosmodrome_server.model.receipt_handle import SUFFIXES, ReceiptHandle
 
@@ -29,18 +29,22 @@ class ReceiveVerbs(SettleVerbs):
 
     def receive(self, query: ReceiveQuery) -> list[Delivery]:
         """See `Messaging`."""
-        group = self._group(query.group)
+        shard = self._shard
+        group = shard.catalogue.groups.get(query.group) or self._group(query.group)
         if group.group.lite_bind_topic:
             return self._receive_lite(query, group)
-        topic = self._topic(query.topic)
+        topic = shard.catalogue.topics.get(query.topic) or self._topic(query.topic)
         self._check_readable(group, topic, query)
         lease_ms = self._advance()
-        consumption = self._begun(group, topic)
+        consumption = shard.consumptions.by_pair.get((group.group_id, topic.topic_id))
+        if consumption is None or consumption.queues < topic.topic.queues:
+            consumption = self._begin(group, topic)
         is_fifo = group.group.is_fifo
         attempt_id = query.attempt_id if is_fifo else ""
-        room = query.max_messages
-        spare = self._inflight_max(group) - consumption.inflight
-        room = min(room, spare)
+        most = self._settings.inflight_per_group
+        if group.group.attributes:
+            most = self._inflight_max(group)
+        room = min(query.max_messages, most - consumption.inflight)
         if room <= 0:
             self._capped.add(consumption.pair)
             if not attempt_id:
@@ -51,23 +55,23 @@ class ReceiveVerbs(SettleVerbs):
             self._live_clients.add(client_id)
         demand = Demand(
             lease_ms,
-            self._shard.next_lease_id(),
+            shard.next_lease_id(),
             room,
             query.invisible_ms,
             group.group.max_attempts,
             client_id,
             attempt_id,
         )
-        matcher = self._shard.matchers.of(query.filter)
+        matcher = shard.matchers.of(query.filter)
         if is_fifo:
-            plan = self._shard.plan_fifo_receive(
-                consumption, topic, query.queue_id, matcher, demand
-            )
+            plan = shard.plan_fifo_receive(consumption, topic, query.queue_id, matcher, demand)
         else:
-            plan = self._shard.plan_receive(consumption, topic, matcher, demand)
+            plan = shard.plan_receive(consumption, topic, matcher, demand)
         deliveries = self._carry_out(plan, group, topic)
         if plan.is_more:
-            self._to_wake[self._place(group, topic, query)] = None
+            self._to_wake[
+                group.group_id, topic.topic_id, query.queue_id if is_fifo else ANY_QUEUE
+            ] = None
             self._commit.touch()
         return deliveries
 
@@ -75,27 +79,21 @@ class ReceiveVerbs(SettleVerbs):
         """What a client of a group that is bound to a LITE topic gets of its lite topics."""
         raise NotImplementedError
 
-    def _begun(self, group: GroupState, topic: TopicState) -> Consumption:
-        """The consumption of the group on the topic, begun on every queue."""
-        by_pair = self._shard.consumptions.by_pair
-        consumption = by_pair.get((group.group_id, topic.topic_id))
-        if consumption is None or consumption.queues < topic.topic.queues:
-            for record in self._shard.plan_begin(group.group_id, group.group, topic, self._now()):
-                self._put(record)
-            consumption = by_pair[group.group_id, topic.topic_id]
-        return consumption
+    def _begin(self, group: GroupState, topic: TopicState) -> Consumption:
+        """Let a group begin on the queues of a topic on which it has not."""
+        for record in self._shard.plan_begin(group.group_id, group.group, topic, self._now()):
+            self._put(record)
+        return self._shard.consumptions.by_pair[group.group_id, topic.topic_id]
 
     def _inflight_max(self, group: GroupState) -> int:
         allowed = self._settings.inflight_per_group
-        if not group.group.attributes:
-            return allowed
         own = group.group.attributes.get(INFLIGHT_ATTRIBUTE, "")
         return min(allowed, int(own)) if own.isdecimal() else allowed
 
     def _carry_out(self, plan: ReceivePlan, group: GroupState, topic: TopicState) -> list[Delivery]:
         deliveries: list[Delivery] = []
         try:
-            for pop, found in zip(plan.pops, plan.found, strict=True):
+            for pop, found in plan.takes:
                 self._put_pop(pop)
                 if found:
                     self._deliver(pop, found, topic.topic.name, deliveries)
@@ -114,28 +112,18 @@ class ReceiveVerbs(SettleVerbs):
             self._shard.consumptions.exhausted.update(dict.fromkeys(plan.exhausted))
             self._commit.touch()
         self._counters.lost_messages += plan.lost
-        if group.group.is_fifo and len(plan.pops) > 1:
+        if group.group.is_fifo and len(plan.takes) > 1:
             deliveries.sort(key=_queue_order)
         return deliveries
 
     def _deliver(self, pop: Pop, found: Found, topic: str, deliveries: list[Delivery]) -> None:
         base, attempt, invisible_ms = pop.base, pop.attempt, pop.invisible_ms
-        queue_id = pop.queue_id
         sealed = self._handles.seal(
-            ReceiptHandle(pop.group_id, pop.topic_id, queue_id, base, pop.lease_id, attempt)
+            ReceiptHandle(pop.group_id, pop.topic_id, pop.queue_id, base, pop.lease_id, attempt)
         )
         for queue_offset, record in found:
-            message = StoredMessage(
-                topic,
-                queue_id,
-                queue_offset,
-                record.store_timestamp_ms,
-                record.system,
-                record.user,
-                record.body,
-            )
             handle = sealed + SUFFIXES[queue_offset - base]
-            deliveries.append(Delivery(message, handle, attempt, invisible_ms))
+            deliveries.append(Delivery(topic, record, handle, attempt, invisible_ms))
 
     @staticmethod
     def _check_readable(group: GroupState, topic: TopicState, query: ReceiveQuery) -> None:

@@ -8,6 +8,7 @@ Whether a queue is awake is never to be seen from outside: rows say the same of 
 """
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 from cosmodrome_server.core import progress_row
 from cosmodrome_server.core.machine import Row
@@ -15,6 +16,8 @@ from cosmodrome_server.core.progress import Progress
 from cosmodrome_server.core.resting import RestingQueues
 
 Pair = tuple[int, int]
+
+_ready = attrgetter("ready")
 
 
 class Consumption:
@@ -60,13 +63,10 @@ class Consumption:
         self.awake[progress.place[2]] = progress
         self.queues += 1
 
-    def waiting(self) -> int:
-        """How many messages are ready to be delivered again."""
-        waiting = 0
-        for progress in self.awake.values():
-            if progress.ready:
-                waiting += len(progress.ready)
-        return waiting
+    @property
+    def is_waited_on(self) -> bool:
+        """Whether any message is ready to be delivered again."""
+        return any(map(_ready, self.awake.values()))
 
     def find(self, queue_id: int) -> Progress | None:
         """The progress on a queue, to be read; None if the group has not begun there."""

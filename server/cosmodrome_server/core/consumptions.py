@@ -121,7 +121,10 @@ class Consumptions:
 
     def apply_pop(self, record: Pop) -> None:
         """Hand messages out."""
-        consumption, progress = self._place_of(record)
+        consumption = self.by_pair.get((record.group_id, record.topic_id))
+        progress = None if consumption is None else consumption.awake.get(record.queue_id)
+        if consumption is None or progress is None:
+            consumption, progress = self._place_of(record)
         replaced = progress.leases.get(record.replaces) if record.replaces else None
         lease = progress.pop(record)
         if replaced is not None:
@@ -177,9 +180,7 @@ class Consumptions:
         consumption = self.by_pair.get((record.group_id, record.topic_id))
         if consumption is None:
             return self._mend(record)
-        progress = consumption.awake.get(record.queue_id) or self._awake(
-            consumption, record.queue_id
-        )
+        progress = self._awake(consumption, record.queue_id)
         return self._mend(record) if progress is None else (consumption, progress)
 
     def _awake(self, consumption: Consumption, queue_id: int) -> Progress | None:

@@ -194,7 +194,7 @@ class FifoPlanner:
         self.plan.is_more = self.plan.is_more or not self._room
 
     def _held_groups(self, progress: Progress) -> set[str]:
-        taken = {queue_offset for found in self.plan.found for queue_offset, _ in found}
+        taken = {queue_offset for _, found in self.plan.takes for queue_offset, _ in found}
         return {
             self._groups.name_of(self._planner, progress, queue_offset)
             for queue_offset in progress.ready
@@ -206,7 +206,7 @@ class FifoPlanner:
         return Pop(
             demand.lease_ms,
             *progress.place,
-            demand.first_lease_id + len(self.plan.pops) if mask else 0,
+            demand.first_lease_id + len(self.plan.takes) if mask else 0,
             base,
             0,
             mask,

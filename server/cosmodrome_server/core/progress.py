@@ -102,6 +102,8 @@ class Progress:
         base, mask = record.base, record.mask
         if record.replaces:
             self._take_over(record)
+        elif record.count == 1 == mask and base == self.cursor:
+            self.cursor += 1
         elif record.count:
             self._pass(base, record.count, mask | record.held)
             if record.held:

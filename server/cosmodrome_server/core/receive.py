@@ -34,7 +34,7 @@ _SCAN_STEP = 4_096
 Found = list[tuple[int, MessageRecord]]
 
 
-class Demand(msgspec.Struct):
+class Demand(msgspec.Struct, gc=False):
     """What a receive may take.
 
     Attributes:
@@ -58,20 +58,19 @@ class Demand(msgspec.Struct):
     is_ready_last: bool = False
 
 
-class ReceivePlan(msgspec.Struct):
+class ReceivePlan(msgspec.Struct, gc=False):
     """What a receive does.
 
     Attributes:
-        pops: Records to stage and apply, in order.
-        found: The messages of each pop, with their queue offsets, ascending.
+        takes: Records to stage and apply, in order, each with its messages and their queue
+            offsets, ascending.
         settled: Messages that waited for redelivery and cannot be delivered any more.
         exhausted: Messages that were delivered as often as they may be.
         lost: Messages passed over because they are damaged.
         is_more: Whether the same receive again may find more at once.
     """
 
-    pops: list[Pop] = msgspec.field(default_factory=list)
-    found: list[Found] = msgspec.field(default_factory=list)
+    takes: list[tuple[Pop, Found]] = msgspec.field(default_factory=list)
     settled: list[Ack] = msgspec.field(default_factory=list)
     exhausted: list[tuple[Place, int]] = msgspec.field(default_factory=list)
     lost: int = 0
@@ -97,7 +96,7 @@ class ReceivePlanner:
         self, consumption: Consumption, order: Iterable[int], ends: Sequence[int]
     ) -> ReceivePlan:
         """Take from the queues in `order`; `ends` are those of the queues by id."""
-        if consumption.waiting():
+        if consumption.is_waited_on:
             self._take_both(consumption, list(order), ends)
         else:
             awake = consumption.awake
@@ -271,7 +270,7 @@ class ReceivePlanner:
     ) -> None:
         base, count, mask = extent
         group_id, topic_id, queue_id = progress.place
-        demand, pops = self._demand, self.plan.pops
+        demand = self._demand
         client_id = demand.client_id
         # All by position: names cost as much as the object.
         pop = Pop(
@@ -279,7 +278,7 @@ class ReceivePlanner:
             group_id,
             topic_id,
             queue_id,
-            demand.first_lease_id + len(pops) if mask else 0,
+            demand.first_lease_id + len(self.plan.takes) if mask else 0,
             base,
             count,
             mask,
@@ -295,8 +294,7 @@ class ReceivePlanner:
 
     def take(self, pop: Pop, found: Found) -> None:
         """Plan a pop."""
-        self.plan.pops.append(pop)
-        self.plan.found.append(found)
+        self.plan.takes.append((pop, found))
         self._room -= len(found)
 
 

@@ -19,6 +19,8 @@ from enum import IntEnum
 
 import msgspec
 
+from cosmodrome_server.model.log import MessageRecord
+
 
 class MessageType(IntEnum):
     """What a message needs of the broker; the numbers of the wire and of the log."""
@@ -104,13 +106,15 @@ class Delivery(msgspec.Struct, gc=False):
     """One message handed to one consumer.
 
     Attributes:
-        message: What was stored.
+        topic: As its consumer says it; of a lite topic its parent.
+        message: What was stored, at its place; shared with whoever else reads it.
         receipt_handle: Names this delivery in ack and the like.
         attempt: 1 for the first.
         invisible_ms: How long it stays hidden from others.
     """
 
-    message: StoredMessage
+    topic: str
+    message: MessageRecord
     receipt_handle: str
     attempt: int
     invisible_ms: int

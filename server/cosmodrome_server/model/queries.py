@@ -10,7 +10,7 @@ from cosmodrome_server.model.message import Delivery, StoredMessage
 ANY_QUEUE = -1
 
 
-class ReceiveQuery(msgspec.Struct, frozen=True):
+class ReceiveQuery(msgspec.Struct, frozen=True, gc=False):
     """One receive.
 
     Attributes:

@@ -11,6 +11,7 @@ system properties and user properties are bytes that go out as they came in.
 clients do not merge two submessages of one field.
 """
 
+from binascii import b2a_hex
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -97,10 +98,11 @@ def _queue_field(queue_id: int) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _lease_fields(queue_id: int, invisible_ms: int, attempt: int) -> bytes:
-    """13 queue_id, 15 invisible_duration and 16 attempt, and the head of 4 body_digest."""
+def _lease_fields(store_host: bytes, queue_id: int, invisible_ms: int, attempt: int) -> bytes:
+    """10 store_host, 13 queue_id, 15 invisible_duration, 16 attempt, the head of 4 body_digest."""
     invisible = bytes_field(15, duration(invisible_ms))
-    return _queue_field(queue_id) + invisible + varint_field(16, attempt) + _DIGEST_HEAD
+    lease = _queue_field(queue_id) + invisible + varint_field(16, attempt)
+    return store_host + lease + _DIGEST_HEAD
 
 
 @lru_cache(maxsize=64)
@@ -111,8 +113,7 @@ def delivery_timestamp(milliseconds: int) -> bytes:
 
 def _digest(body: bytes) -> bytes:
     """The checksum of a `Digest`: MD5 in upper case."""
-    digest: str = md5(body, usedforsecurity=False).hexdigest()
-    return digest.upper().encode()
+    return b2a_hex(md5(body, usedforsecurity=False).digest()).upper()
 
 
 def system_fields(message: StoredMessage, store_host: bytes) -> bytes:
@@ -158,31 +159,40 @@ def delivered(deliveries: Iterable[Delivery], store_host: bytes) -> list[bytes]:
     a receive in one loop, lengths first, so that each body is copied once.
     """
     responses = []
+    shared, known = b"", None
     for delivery in deliveries:
         message, handle = delivery.message, delivery.receipt_handle.encode()
         stored, user, body = message.system, message.user, message.body
-        when = _stored_field(message.store_timestamp_ms)
-        lease = _lease_fields(message.queue_id, delivery.invisible_ms, delivery.attempt)
-        queue_offset = varint(message.queue_offset)
-        topic = topic_field(message.topic)
-        body_length, handle_length = varint(len(body)), varint(len(handle))
-        ours = len(when) + len(store_host) + len(lease) + len(queue_offset) + len(handle_length)
-        system = len(stored) + ours + _DIGEST_BYTES + len(handle) + 2
-        system_length = varint(system)
+        # Neighbours are of one send and one lease, mostly.
+        this = (
+            message.store_timestamp_ms,
+            message.queue_id,
+            delivery.invisible_ms,
+            delivery.attempt,
+        )
+        if this != known:
+            stored_ms, queue_id, invisible_ms, attempt = known = this
+            lease = _lease_fields(store_host, queue_id, invisible_ms, attempt)
+            shared = _stored_field(stored_ms) + lease
+        queue_offset, topic = varint(message.queue_offset), topic_field(delivery.topic)
+        handle_length = _SMALL[len(handle)]
+        body_length = _SMALL[len(body)] if len(body) < 4096 else varint(len(body))
+        ours = len(shared) + len(queue_offset) + len(handle_length) + len(handle)
+        system = len(stored) + ours + _DIGEST_BYTES + 2
+        system_length = _SMALL[system] if system < 4096 else varint(system)
         rest = len(topic) + len(user) + len(system_length) + len(body_length) + len(body) + 2
+        length = system + rest
         responses.append(
             b"".join(
                 (
                     b"\x12",
-                    varint(system + rest),
+                    _SMALL[length] if length < 4096 else varint(length),
                     topic,
                     user,
                     b"\x1a",
                     system_length,
                     stored,
-                    when,
-                    store_host,
-                    lease,
+                    shared,
                     _digest(body),
                     b"\x70",
                     queue_offset,

@@ -35,7 +35,7 @@ def polling_ms(call: Call, asked_ms: int | None, request_timeout_ms: int, bounds
         asked_ms = bounds.polling_max_ms if left_ms is None else left_ms - request_timeout_ms // 2
     wanted_ms = min(max(asked_ms, bounds.polling_min_ms), bounds.polling_max_ms)
     wait_ms = wanted_ms - RESERVE_MS
-    if left_ms is None:
+    if left_ms is None or left_ms - DEADLINE_RESERVE_MS >= wait_ms:
         return wait_ms
     if wanted_ms <= left_ms or left_ms + TRAVEL_MS >= bounds.polling_min_ms:
         return min(wait_ms, left_ms - DEADLINE_RESERVE_MS)

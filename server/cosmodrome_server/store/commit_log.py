@@ -372,7 +372,9 @@ class CommitLog:
     def read(self, topic_id: int, queue_id: int, queue_offset: int) -> MessageRecord:
         """See `Log.read`. Messages of the last few MiB come from memory."""
         entry = self._queues.entry(topic_id, queue_id, queue_offset)
-        record = self._recent.get(entry[0]) or self._reader.read(entry[0])
+        position = entry[0]
+        # Mostly it came a moment ago: no call for that.
+        record = self._recent.messages.get(position) or self.read_position(position)
         return placed(record, (topic_id, queue_id, queue_offset), entry)
 
     def read_many(

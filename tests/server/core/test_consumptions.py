@@ -217,6 +217,32 @@ def test_a_topic_that_is_deleted_takes_its_progress_along_at_rest_or_not() -> No
     assert rows == {}
 
 
+def test_the_queues_a_group_has_begun_on_are_counted_at_rest_or_not() -> None:
+    consumptions = begun()
+    consumptions.apply(SetOffset(0, 1, 1, 3, 7))
+    consumption = consumptions.by_pair[1, 1]
+    assert consumption.queues == len([*consumption.keys()]) == 2
+    consumption.rest(3)
+    consumptions.apply(SetOffset(0, 1, 1, 3, 9))
+    consumption.rest(0)
+    assert consumption.queues == len([*consumption.keys()]) == 2
+
+    restored = Consumptions(known())
+    for key, value in consumptions.rows():
+        restored.restore(key, value)
+    assert restored.by_pair[1, 1].queues == 2
+
+
+def test_only_what_is_ready_again_is_waited_on() -> None:
+    consumptions = begun(pop(7, 0))
+    consumption = consumptions.by_pair[1, 1]
+    assert not consumption.is_waited_on
+    consumptions.advance(60_100)
+    assert consumption.is_waited_on
+    consumptions.apply(Ack(60_100, *PLACE, 0, 0))
+    assert not consumption.is_waited_on
+
+
 def test_progress_is_laid_down_when_many_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cosmodrome_server.core.consumptions._LAY_MIN", 4)
     rows: dict[bytes, bytes] = {}

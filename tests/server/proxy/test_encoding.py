@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
+from cosmodrome_server.model.log import MessageRecord, MessageState
 from cosmodrome_server.model.message import Delivery, StoredMessage
 from cosmodrome_server.proxy import encoding
 
@@ -35,10 +36,19 @@ def test_a_delivery_is_what_protobuf_reads(
 ) -> None:
     system = pb.SystemProperties(tag="t", keys=["a", "b"], message_id="id", message_group="g")
     user = pb.Message(user_properties={"k": "v", "x": ""}).SerializeToString()
-    stored = StoredMessage(
-        "orders", queue_id, offset, stored_ms, system.SerializeToString(), user, body
+    stored = MessageRecord(
+        MessageState.VISIBLE,
+        topic_id=1,
+        queue_id=queue_id,
+        queue_offset=offset,
+        tag_hash=0,
+        store_timestamp_ms=stored_ms,
+        due_ms=0,
+        system=system.SerializeToString(),
+        user=user,
+        body=body,
     )
-    delivery = Delivery(stored, "handle" * 20, attempt, invisible_ms)
+    delivery = Delivery("orders", stored, "handle" * 20, attempt, invisible_ms)
     store_host = encoding.bytes_field(10, b"1.2.3.4:5")
 
     (encoded,) = encoding.delivered([delivery], store_host)
