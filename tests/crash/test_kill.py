@@ -13,7 +13,7 @@ import pytest
 
 from cosmodrome_proto import definition_pb2 as pb
 from tests.conformance.broker import OwnServer
-from tests.crash.accounting import Ledger
+from tests.crash.accounting import Ledger, Place
 from tests.support.raw_client import OK, RawClient
 
 SEED = int(os.environ.get("COSMODROME_CRASH_SEED", "20261121"))
@@ -36,24 +36,19 @@ async def produce(
                 for body in bodies
             ]
             ledger.attempted.update(bodies)
-            if not await answered(client, messages, ledger, stop):
+            if not await answered(client, messages, stop):
                 return
             ledger.acknowledge(bodies)
             number += len(bodies)
 
 
-async def answered(
-    client: RawClient, messages: list[pb.Message], ledger: Ledger, stop: asyncio.Event
-) -> bool:
+async def answered(client: RawClient, messages: list[pb.Message], stop: asyncio.Event) -> bool:
     """Send until the server says OK; False when the test ends first."""
     while not stop.is_set():
-        try:
+        with contextlib.suppress(grpc.aio.AioRpcError):
             answer = await client.send(*messages)
             if answer.status.code == OK:
                 return True
-        except grpc.aio.AioRpcError:
-            pass
-        ledger.sent_again.update(message.body.decode() for message in messages)
         await asyncio.sleep(0.01)
     return False
 
@@ -69,15 +64,19 @@ async def consume(
             try:
                 _, messages = await client.receive(topic, group, invisible_s=10, wait_s=5)
                 for message in messages:
-                    ledger.deliver(message.body.decode())
+                    ledger.deliver(message.body.decode(), place_of(message))
                 if messages:
                     answer = await client.ack(topic, group, messages)
                     for message, entry in zip(messages, answer.entries, strict=True):
                         if entry.status.code == OK:
-                            ledger.settle(message.body.decode())
+                            ledger.settle(message.body.decode(), place_of(message))
             except grpc.aio.AioRpcError:
                 ledger.ack_unanswered(message.body.decode() for message in messages)
                 await asyncio.sleep(0.01)
+
+
+def place_of(message: pb.Message) -> Place:
+    return message.system_properties.queue_id, message.system_properties.queue_offset
 
 
 @asynccontextmanager

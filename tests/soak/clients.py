@@ -28,7 +28,7 @@ from cosmodrome import (
     TransactionResolution,
 )
 from cosmodrome.errors import CosmodromeError
-from tests.crash.accounting import Ledger
+from tests.crash.accounting import Ledger, Place
 
 PLAIN, ORDERED, LATER, DEALS = "plain", "ordered", "later", "deals"
 TOPICS = {PLAIN: "normal", ORDERED: "fifo", LATER: "delay", DEALS: "transaction"}
@@ -36,6 +36,10 @@ GROUP, FIFO_GROUP = "readers", "ordered-readers"
 _PAUSE_S = 0.01
 _INVISIBLE_S = 10
 _SILENCE_S = 60
+
+
+def place_of(message: MessageView) -> Place:
+    return message.queue_id, message.queue_offset
 
 
 @dataclass
@@ -58,7 +62,6 @@ class Soak:
             try:
                 await producer.send(message)
             except CosmodromeError:
-                self.ledger.sent_again.add(body)
                 await asyncio.sleep(_PAUSE_S)
             else:
                 self.ledger.acknowledged.add(body)
@@ -110,8 +113,6 @@ class Soak:
         if is_commit:
             self.committed.add(body)
             self.ledger.attempted.add(body)
-            # Sent again by the SDK or not: each has a transaction of its own.
-            self.ledger.sent_again.add(body)
         async with producer.begin_transaction() as transaction:
             await producer.send(Message(DEALS, body.encode()), transaction=transaction)
             if is_commit:
@@ -136,7 +137,7 @@ class Soak:
                     for message in await consumer.receive(invisible=_INVISIBLE_S):
                         self.take(message)
                         await consumer.ack(message)
-                        self.ledger.settle(message.body.decode())
+                        self.ledger.settle(message.body.decode(), place_of(message))
 
     async def listener(self, message: MessageView) -> ConsumeResult:
         """Of the push consumers."""
@@ -148,13 +149,13 @@ class Soak:
         body = message.body.decode()
         early_s = self.due_s.get(body, 0) - time.time()
         assert early_s < 0.002, f"{body} came {early_s} s early"
-        self.ledger.deliver(body)
+        self.ledger.deliver(body, place_of(message))
         self.ledger.progress.set()
 
     @property
     def left(self) -> set[str]:
         """What was acknowledged and not delivered yet."""
-        return self.ledger.acknowledged - self.ledger.delivered.keys()
+        return self.ledger.acknowledged - self.ledger.delivered
 
     async def balance(self) -> None:
         """Wait until all is delivered, or a minute brought nothing.
