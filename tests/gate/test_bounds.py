@@ -253,6 +253,21 @@ def test_streams_that_go_on_share_what_a_connection_may_leave_unread() -> None:
         world.wait_for(lambda look: look["statistics"]["bytes_replies"] == 0)
 
 
+def test_connections_share_what_replies_may_be_left_unread() -> None:
+    with World(limits={"reply_bytes": MIB}) as world:
+        slow = [world.client(window=1_000, reads=False) for _ in range(3)]
+        for client in slow[:2]:
+            client.wait_data(client.begin("/test.Echo/Stream", b"9,100000"), 500)
+        assert slow[2].wait(slow[2].begin("/test.Echo/Stream", b"9,100000")).status == 8
+        with world.client() as other:
+            assert other.call(UNARY, b"a small one passes").status == 0
+        for client in slow:
+            client.close()
+        world.wait_for(lambda look: look["statistics"]["bytes_replies"] == 0)
+        with world.client() as other:
+            assert len(other.call("/test.Echo/Stream", b"9,100000").messages) == 9
+
+
 def test_made_the_gate_reset_is_cut_off_like_rapid_reset(world: World) -> None:
     """CVE-2025-8671: frames that make the server reset a call that is under way."""
 
