@@ -38,7 +38,7 @@ class ReceiveVerbs(SettleVerbs):
         lease_ms = self._advance()
         consumption = shard.consumptions.by_pair.get((group.group_id, topic.topic_id))
         if consumption is None or consumption.queues < topic.topic.queues:
-            consumption = self._begin(group, topic)
+            consumption = self._begin_on_topic(group, topic)
         is_fifo = group.group.is_fifo
         attempt_id = query.attempt_id if is_fifo else ""
         most = self._settings.inflight_per_group
@@ -79,7 +79,7 @@ class ReceiveVerbs(SettleVerbs):
         """What a client of a group that is bound to a LITE topic gets of its lite topics."""
         raise NotImplementedError
 
-    def _begin(self, group: GroupState, topic: TopicState) -> Consumption:
+    def _begin_on_topic(self, group: GroupState, topic: TopicState) -> Consumption:
         """Let a group begin on the queues of a topic on which it has not."""
         for record in self._shard.plan_begin(group.group_id, group.group, topic, self._now()):
             self._put(record)
