@@ -5,7 +5,8 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,14 @@ class FailingServer(OwnServer):
             return await self._process.wait()
 
 
+@asynccontextmanager
+async def killed_at_the_end(server: OwnServer) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await server.kill()
+
+
 async def fail_under_load(data: Path, first_failure: int) -> Ledger:
     """Send and read until the disk fails, then on another that works; check the end it made."""
     ledger, sending, receiving = Ledger(), asyncio.Event(), asyncio.Event()
@@ -43,7 +52,7 @@ async def fail_under_load(data: Path, first_failure: int) -> Ledger:
         bad = FailingServer(data, first_failure, "--tls", "off")
         bad.endpoint = good.endpoint
         await bad.start()
-        async with asyncio.TaskGroup() as tasks:
+        async with killed_at_the_end(bad), asyncio.TaskGroup() as tasks:
             for index in range(3):
                 fifo = index == 2
                 tasks.create_task(produce(bad.endpoint, f"p{index}", ledger, sending, fifo=fifo))

@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_proto import service_pb2 as rpc
 from tests.conformance.broker import OwnServer
 from tests.crash.accounting import Ledger, Place
 from tests.support.raw_client import OK, RawClient
@@ -61,18 +62,26 @@ async def consume(
     async with RawClient(endpoint, f"consumer-{name}") as client:
         while not stop.is_set():
             messages: list[pb.Message] = []
-            try:
+            with contextlib.suppress(grpc.aio.AioRpcError):
                 _, messages = await client.receive(topic, group, invisible_s=10, wait_s=5)
                 for message in messages:
                     ledger.deliver(message.body.decode(), place_of(message))
-                if messages:
-                    answer = await client.ack(topic, group, messages)
-                    for message, entry in zip(messages, answer.entries, strict=True):
-                        if entry.status.code == OK:
-                            ledger.settle(message.body.decode(), place_of(message))
-            except grpc.aio.AioRpcError:
-                ledger.ack_unanswered(message.body.decode() for message in messages)
-                await asyncio.sleep(0.01)
+                if not messages or settled(
+                    ledger, messages, await client.ack(topic, group, messages)
+                ):
+                    continue
+            ledger.ack_unanswered(message.body.decode() for message in messages)
+            await asyncio.sleep(0.01)
+
+
+def settled(ledger: Ledger, messages: list[pb.Message], answer: rpc.AckMessageResponse) -> bool:
+    """Book an answer to an ack; False if it says nothing of the messages, as from a failed disk."""
+    if not answer.entries:
+        return False
+    for message, entry in zip(messages, answer.entries, strict=True):
+        if entry.status.code == OK:
+            ledger.settle(message.body.decode(), place_of(message))
+    return True
 
 
 def place_of(message: pb.Message) -> Place:
