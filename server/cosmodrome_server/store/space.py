@@ -75,11 +75,6 @@ class Space:
         self._has_reserve = RESERVE_NAME in files.names(directory)
         self.is_full = False
 
-    @property
-    def has_spare(self) -> bool:
-        """Whether the next segment can begin."""
-        return self._spare is not None
-
     def take_spare(self) -> Spare | None:
         """The next segment's file; it is the caller's now."""
         spare, self._spare = self._spare, None
