@@ -7,6 +7,7 @@
 Speaks `cosmodrome.v1.Control` for changes and `apache.rocketmq.v2.Admin` for looking.
 """
 
+import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -205,17 +206,35 @@ class AdminClient:
         moved = await self._call(CONTROL, "ResetOffset", request)
         return {offset.queue_id: offset.offset for offset in moved.offsets}
 
-    async def redrive(self, group: str, *, topic: str = "", max_messages: int = 0) -> int:
-        """Send dead letters back where they came from; returns how many went."""
+    async def redrive(
+        self, group: str, *, topic: str = "", max_messages: int = 0, rate: int = 0
+    ) -> int:
+        """Send dead letters back where they came from; returns how many went.
+
+        Args:
+            group: Whose dead letters.
+            topic: Only those that came from this topic.
+            max_messages: How many at most; 0 for all.
+            rate: How many a second, so that the consumers keep up; 0 for no bound.
+
+        Raises:
+            IllegalArgument: A number below 0.
+            ConsumerGroupNotFound: There is no such group.
+        """
+        if max_messages < 0 or rate < 0:
+            raise IllegalArgument("max_messages and rate of a redrive are 0 or more")
         request = control_pb2.RedriveRequest(group=group, topic=topic)
         moved = 0
         while True:
-            request.max_messages = max_messages - moved if max_messages else 0
+            left = max_messages and max_messages - moved
+            request.max_messages = min(filter(None, (left, rate)), default=0)
             answer = await self._call(CONTROL, "Redrive", request)
             moved += int(answer.moved)
             request.from_offset = answer.next_offset
             if not answer.next_offset or (max_messages and moved >= max_messages):
                 return moved
+            if rate:
+                await asyncio.sleep(answer.moved / rate)
 
     async def find(
         self, topic: str, *, message_id: str = "", key: str = "", max_messages: int = 32

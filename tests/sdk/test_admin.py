@@ -125,6 +125,26 @@ async def test_dead_letters_go_back_to_where_they_came_from(
         await twice.wait()
 
 
+async def test_dead_letters_go_back_so_many_a_second(timeless: TestBroker) -> None:
+    timeless.create_topic("t", queues=1)
+    timeless.create_group("g", max_attempts=1)
+    await send(timeless, "t", *[b"%d" % number for number in range(5)])
+    async with (
+        SimpleConsumer(timeless.endpoint, group="g", subscriptions={"t": "*"}) as consumer,
+        AdminClient(timeless.endpoint) as admin,
+    ):
+        taken = 0
+        while taken < 5:
+            taken += len(await consumer.receive(invisible=timedelta(seconds=10)))
+        timeless.advance(timedelta(seconds=11))
+        assert await admin.redrive("g", max_messages=2, rate=100) == 2
+        assert await admin.redrive("g", rate=1_000) == 3
+        with pytest.raises(IllegalArgument, match="0 or more"):
+            await admin.redrive("g", rate=-1)
+        with pytest.raises(errors.ConsumerGroupNotFound):
+            await admin.redrive("nobody", rate=1)
+
+
 async def test_messages_are_found_by_id_and_by_key(
     broker: TestBroker, admin: AdminClient, name: Names
 ) -> None:

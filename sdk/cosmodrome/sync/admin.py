@@ -78,9 +78,11 @@ class AdminClient(Blocking[_admin.AdminClient]):
         """Move a group to a moment, "first" or "last"; returns queue → offset."""
         return self._run(self._client.reset_offset(group, topic, to, queue_id=queue_id))
 
-    def redrive(self, group: str, *, topic: str = "", max_messages: int = 0) -> int:
-        """Send dead letters back where they came from; returns how many went."""
-        return self._run(self._client.redrive(group, topic=topic, max_messages=max_messages))
+    def redrive(self, group: str, *, topic: str = "", max_messages: int = 0, rate: int = 0) -> int:
+        """Send dead letters back where they came from, `rate` a second; returns how many went."""
+        return self._run(
+            self._client.redrive(group, topic=topic, max_messages=max_messages, rate=rate)
+        )
 
     def find(
         self, topic: str, *, message_id: str = "", key: str = "", max_messages: int = 32
