@@ -69,7 +69,7 @@ async def fail_under_load(data: Path, first_failure: int) -> Ledger:
     return ledger
 
 
-@pytest.mark.parametrize("failures", [2, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("failures", [1, pytest.param(40, marks=pytest.mark.slow)])
 async def test_a_disk_that_does_not_sync_ends_the_server_and_nothing_it_said_is_untrue(
     tmp_path: Path, failures: int
 ) -> None:
