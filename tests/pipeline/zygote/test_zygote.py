@@ -1,5 +1,6 @@
 """Launchers, the zygote and its children, as Spark drives them, without Spark."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -57,6 +58,15 @@ def end(process: "subprocess.Popen[bytes]") -> int:
     return process.wait(ANSWER_S_MAX)
 
 
+def tell_to_end(process: "subprocess.Popen[bytes]") -> int:
+    """Spark's daemon forgets a signal that meets it in a callback of its fork: it is told again."""
+    for _ in range(ANSWER_S_MAX):
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(1)
+    raise AssertionError(f"it was told {ANSWER_S_MAX} times")
+
+
 def test_a_daemon_is_forked_from_the_zygote_where_spark_asked_and_ends_with_its_stdin(
     warm: WarmPython, tmp_path: Path
 ) -> None:
@@ -75,9 +85,8 @@ def test_a_launcher_that_is_told_to_end_passes_it_on(warm: WarmPython, tmp_path:
     with daemon(warm.executable, tmp_path) as process:
         connection, worker = worker_of(where(process))
         forked = worker.parent()
-        process.terminate()
 
-        assert process.wait(ANSWER_S_MAX) == 1
+        assert tell_to_end(process) == 1
         connection.close()
         psutil.wait_procs([forked, worker], timeout=ANSWER_S_MAX)
         assert not forked.is_running()
