@@ -75,6 +75,8 @@ impl BusyPoll {
                 up(&self.statistics.busy_polls);
             }
             while self.is_worth_it(Instant::now()) {
+                // Whoever is woken by an answer may have been put behind this thread.
+                std::thread::yield_now();
                 yield_now().await;
             }
         }
