@@ -102,7 +102,7 @@ class DiskWorld:
         self.broker.abandon()
         self.open(self.disk.power_cut(Random(seed)))
 
-    def receive(self, topic: str) -> list[Delivery]:
-        """What the group gets."""
-        query = ReceiveQuery("billing", topic, ANY_QUEUE, "client", 32, 10_000)
+    def receive(self, topic: str, group: str = "billing") -> list[Delivery]:
+        """What a group gets."""
+        query = ReceiveQuery(group, topic, ANY_QUEUE, "client", 32, 10_000)
         return self.broker.receive(query)

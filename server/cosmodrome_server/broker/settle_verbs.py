@@ -66,6 +66,8 @@ class SettleVerbs(SendVerbs):
         # Leases of before this start are not renewed: the reply that carried their messages may
         # have died with the last process, and a client that lives would hide them for hours.
         self._last_lease_id_replayed = self._shard.consumptions.last_lease_id
+        # What is made in this life may have the number of what a power cut took.
+        self._next_ids_replayed = self._shard.catalogue.next_ids
         self._advance()
         self._shard.skip_lease_ids(int.from_bytes(random_bytes(_SKIPPED_BYTES), "little"))
         # Groups and topics whose receives found as much in flight as may be.
@@ -180,6 +182,15 @@ class SettleVerbs(SendVerbs):
             if record is not None:
                 self._put(record)
 
+    def _was_replayed(self, receipt: ReceiptHandle) -> bool:
+        """Whether what a handle of an earlier life names may be what that life gave out."""
+        next_topic_id, next_group_id = self._next_ids_replayed
+        return (
+            receipt.lease_id <= self._last_lease_id_replayed
+            and receipt.topic_id < next_topic_id
+            and receipt.group_id < next_group_id
+        )
+
     def _owner(self, group: str, topic: str, receipt: ReceiptHandle) -> tuple[GroupState, Progress]:
         """The group and the progress a handle is about.
 
@@ -187,8 +198,7 @@ class SettleVerbs(SendVerbs):
             InvalidReceiptHandle: It is of another group or topic, or they are gone; or of a lease
                 that a crash took, maybe with its message: another one may have its offset now.
         """
-        is_known = receipt.is_of_this_life or receipt.lease_id <= self._last_lease_id_replayed
-        if not is_known:
+        if not (receipt.is_of_this_life or self._was_replayed(receipt)):
             raise stale(receipt, receipt.base)
         catalogue = self._shard.catalogue
         owner = catalogue.groups.get(group)

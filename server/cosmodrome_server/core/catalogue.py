@@ -123,6 +123,11 @@ class Catalogue:
         self._next_group_id = 1
         self._dirty: dict[bytes, None] = {}
 
+    @property
+    def next_ids(self) -> tuple[int, int]:
+        """What the next new topic and the next new group get."""
+        return self._next_topic_id, self._next_group_id
+
     def topic(self, name: str) -> TopicState:
         """Look a topic up; raises TopicNotFound."""
         found = self.topics.get(name)

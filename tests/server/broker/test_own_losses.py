@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from cosmodrome_server.core.lite_subscription import lite_topic_name
-from cosmodrome_server.errors import MessageNotFound
+from cosmodrome_server.errors import InvalidReceiptHandle, MessageNotFound
 from cosmodrome_server.model.group import ConsumeFrom, Group
 from cosmodrome_server.model.message import MessageType
 from cosmodrome_server.model.queries import QueueBounds
@@ -140,6 +140,32 @@ def test_a_copy_of_a_message_lost_in_a_power_cut_lets_no_other_one_come_early() 
         assert bodies(world.receive("later")) in ([b"a", b"c"], [b"c"])
         await world.later(5 * HOUR_MS, 1, 1)
         assert b"b" in bodies(world.receive("later"))
+
+    run(scenario, NEVER_SYNCED)
+
+
+def test_a_handle_of_a_group_lost_in_a_power_cut_is_not_of_the_one_that_got_its_number() -> None:
+    async def scenario(world: DiskWorld) -> None:
+        group = Group("brief", consume_from=ConsumeFrom.FIRST)
+        world.broker.create_group(group)
+        world.broker.send("plain", [new_message(b"lost")])
+        await world.settle()
+        (lost,) = world.receive("plain", "brief")
+        await world.later(60_000)
+        world.power_cut(5)
+        assert world.log.open_lsn == 2, "choose another seed"
+        # A later lease makes those of the lost life look like what a start has read.
+        await world.later(2 * HOUR_MS)
+        world.broker.send("plain", [new_message(b"kept")])
+        await world.settle()
+        assert bodies(world.receive("plain")) == [b"kept"]
+        await world.later(60_000)
+        world.kill()
+        world.broker.create_group(group)
+        (kept,) = world.receive("plain", "brief")
+        world.broker.ack("brief", "plain", kept.receipt_handle)
+        with pytest.raises(InvalidReceiptHandle):
+            world.broker.ack("brief", "plain", lost.receipt_handle)
 
     run(scenario, NEVER_SYNCED)
 
