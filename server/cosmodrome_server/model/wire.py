@@ -2,10 +2,12 @@
 
     field   = key varint (number << 3 | wire type), then
               wire type 0: varint · 1: 8 bytes · 2: length varint + bytes · 5: 4 bytes
+              3: a group: fields, and a key of the same number and wire type 4
 
 `model.message` says which fields `system` and `user` hold. Of a field that occurs more
 than once the last one counts, as everywhere in protobuf: so a field is replaced by
-appending a newer one.
+appending a newer one. Fields that nobody knows were stored as they came: what protobuf
+passes over is passed over here, or one such message would end every read of its queue.
 """
 
 from collections.abc import Iterator
@@ -25,7 +27,10 @@ DEAD_LETTER_QUEUE = 20
 LITE_TOPIC = 21
 PRIORITY = 22
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+# Of apache.rocketmq.v2.Message.
+_USER_PROPERTIES = 2
+
+_VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = 0, 1, 2, 3, 4, 5
 
 
 def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
@@ -57,7 +62,9 @@ def varint(value: int) -> bytes:
 
 
 def fields(data: bytes | memoryview) -> Iterator[tuple[int, int | bytes]]:
-    """Each field in order: its number and its value (bytes for wire types 1, 2 and 5).
+    """Each varint and each field of bytes in order: its number and its value.
+
+    Fields of other wire types are passed over: none of ours has one.
 
     Raises:
         MessageCorrupted: The data is not a sequence of whole fields.
@@ -78,12 +85,9 @@ def fields(data: bytes | memoryview) -> Iterator[tuple[int, int | bytes]]:
                 length, position = data[position], position + 1
             else:
                 length, position = read_varint(data, position)
-        elif wire_type == _FIXED64:
-            length = 8
-        elif wire_type == _FIXED32:
-            length = 4
         else:
-            raise MessageCorrupted(f"wire type {wire_type} at byte {position} is not one")
+            position = _skip(data, key, position)
+            continue
         if position + length > end:
             raise MessageCorrupted(f"field at byte {position} crosses the end at {end}")
         yield key >> 3, bytes(data[position : position + length])
@@ -158,8 +162,8 @@ def user_properties(user: bytes | memoryview) -> dict[str, str]:
     """The user properties; of a repeated key the last value."""
     return {
         text_field(entry, 1): text_field(entry, 2)
-        for _, entry in fields(user)
-        if isinstance(entry, bytes)
+        for number, entry in fields(user)
+        if number == _USER_PROPERTIES and isinstance(entry, bytes)
     }
 
 
@@ -190,15 +194,19 @@ def without_field(data: bytes | memoryview, number: int) -> bytes:
     while position < end:
         start = position
         key, position = read_varint(data, position)
-        position = _skip(data, key & 7, position)
+        position = _skip(data, key, position)
         if key >> 3 != number:
             kept.append(bytes(data[start:position]))
     return b"".join(kept)
 
 
-def _skip(data: bytes | memoryview, wire_type: int, position: int) -> int:
+def _skip(data: bytes | memoryview, key: int, position: int) -> int:
+    """The position after the value of a field."""
+    wire_type = key & 7
     if wire_type == _VARINT:
         return read_varint(data, position)[1]
+    if wire_type == _GROUP:
+        return _skip_group(data, key >> 3, position)
     if wire_type == _BYTES:
         length, position = read_varint(data, position)
     elif wire_type == _FIXED64:
@@ -210,3 +218,17 @@ def _skip(data: bytes | memoryview, wire_type: int, position: int) -> int:
     if position + length > len(data):
         raise MessageCorrupted(f"field at byte {position} crosses the end at {len(data)}")
     return position + length
+
+
+def _skip_group(data: bytes | memoryview, number: int, position: int) -> int:
+    """The position after the end of a group; those inside it are counted, not called for."""
+    inside = [number]
+    while inside:
+        key, position = read_varint(data, position)
+        if key & 7 == _GROUP:
+            inside.append(key >> 3)
+        elif key & 7 != _GROUP_END:
+            position = _skip(data, key, position)
+        elif inside.pop() != key >> 3:
+            raise MessageCorrupted(f"the group before byte {position} ends as another one")
+    return position
