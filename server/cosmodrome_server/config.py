@@ -101,6 +101,7 @@ class Limits(_Area, frozen=True):
     body_bytes: Positive = 4_194_304
     user_properties: Positive = 128
     properties_bytes: Positive = 16_384
+    stored_properties_bytes: Positive = 65_536
     topic_chars: Positive = 127
     group_chars: Positive = 120
     message_group_bytes: Positive = 63

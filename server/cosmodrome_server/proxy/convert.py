@@ -141,9 +141,10 @@ def new_messages(
     converted = []
     for message in messages:
         body = message.body
-        if not 0 < len(body) <= rules.body_bytes:
-            validate.check_body(body, rules)
         encoded = message.system_properties
+        if not 0 < len(body) <= rules.body_bytes or len(encoded) > rules.stored_properties_bytes:
+            validate.check_body(body, rules)
+            validate.check_stored_properties(len(encoded), rules)
         parse(encoded)
         properties, tag, keys = message.user_properties, sent.tag, sent.keys
         # A slice, because a protobuf list iterates through Python; one key is the quickest so.
@@ -169,6 +170,7 @@ def new_messages(
             new.system = _completed(sent, _NORMAL, peer)
         if properties:
             new.user = _stored_user(message)
+            validate.check_stored_properties(len(encoded) + len(new.user), rules)
         converted.append(new)
     return converted
 
@@ -254,7 +256,8 @@ def _type(
     if is_half and system.HasField("orphaned_transaction_recovery_duration"):
         recovery = system.orphaned_transaction_recovery_duration
         validate.check_recovery_duration(recovery.seconds, rules)
-        message.transaction_check_ms = duration_ms(recovery)
+        # One that is negative is none: it would be before any time the log can hold.
+        message.transaction_check_ms = max(0, duration_ms(recovery))
     is_delayed = system.HasField("delivery_timestamp")
     if is_delayed:
         # 1, not 0, for a time before the epoch: 0 means that there is none.

@@ -55,6 +55,10 @@ CODES: dict[type[BrokerError], int] = {
     errors.StoreError: pb.INTERNAL_SERVER_ERROR,
 }
 
+# What is wrong with a text, errors say by showing it, and it comes from outside: an answer must not
+# be as long, nor what is remembered of it; and at the end of a stream it travels as a header.
+MESSAGE_CHARS = 500
+
 INTERNAL_MESSAGE = "internal error; the server's log says more"
 
 
@@ -68,10 +72,11 @@ def code_of(error: BaseException) -> int:
 
 
 def message_of(error: BaseException) -> str:
-    """What the client is told; nothing of a bug's inside."""
-    if isinstance(error, BrokerError):
-        return str(error) or pb.Code.Name(pb.Code.ValueType(code_of(error)))
-    return INTERNAL_MESSAGE
+    """What the client is told, in `MESSAGE_CHARS` at most; nothing of a bug's inside."""
+    if not isinstance(error, BrokerError):
+        return INTERNAL_MESSAGE
+    text = str(error) or pb.Code.Name(pb.Code.ValueType(code_of(error)))
+    return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1] + "…"
 
 
 @lru_cache(maxsize=1024)

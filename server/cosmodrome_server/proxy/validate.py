@@ -97,6 +97,7 @@ class MessageRules(msgspec.Struct, frozen=True):
     body_bytes: int
     user_properties: int
     properties_bytes: int
+    stored_properties_bytes: int
     message_group_bytes: int
     delay_ms: int
     transaction_recovery_s: int
@@ -110,6 +111,7 @@ class MessageRules(msgspec.Struct, frozen=True):
             body_bytes=limits.body_bytes,
             user_properties=limits.user_properties,
             properties_bytes=limits.properties_bytes,
+            stored_properties_bytes=limits.stored_properties_bytes,
             message_group_bytes=limits.message_group_bytes,
             delay_ms=delay_s * 1000,
             transaction_recovery_s=limits.transaction_recovery_s,
@@ -147,13 +149,32 @@ def check_properties(
     if keys:
         for key in keys:
             if key and (key.isspace() or (not key.isprintable() and _find_control(key))):
-                raise IllegalMessageKey(f"the key {key!r} is blank or holds a control character")
+                raise IllegalMessageKey(
+                    f"the key {key[:80]!r} is blank or holds a control character"
+                )
             text += key
     size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
     if size > rules.properties_bytes:
         raise MessagePropertiesTooLarge(
             f"user properties, tag and keys have {size} bytes, limits.properties_bytes allows "
             f"{rules.properties_bytes}"
+        )
+
+
+def check_stored_properties(size: int, rules: MessageRules) -> None:
+    """Check how large the properties of a message are as they are stored, those of the system too.
+
+    Tag, keys and user properties have a bound of their own; this is for the message id, the trace
+    context, and what nobody knows. A consumer that takes bodies of the largest size must be able
+    to take every message.
+
+    Raises:
+        MessagePropertiesTooLarge
+    """
+    if size > rules.stored_properties_bytes:
+        raise MessagePropertiesTooLarge(
+            f"the properties have {size} bytes encoded, those of the system included, "
+            f"limits.stored_properties_bytes allows {rules.stored_properties_bytes}"
         )
 
 
@@ -183,14 +204,14 @@ def _text_of(properties: Mapping[str, str], rules: MessageRules) -> str:
     text = "".join(names) + "".join([properties[name] for name in names])
     if not text.isprintable() and _find_control(text):
         raise IllegalMessagePropertyKey(
-            f"the property {_culprit(properties)!r} holds a control character"
+            f"the property {_culprit(properties)[:80]!r} holds a control character"
         )
     return text
 
 
 def _check_tag(tag: str) -> None:
     if tag.isspace() or "|" in tag or (not tag.isprintable() and _find_control(tag)):
-        raise IllegalMessageTag(f"the tag {tag!r} is blank or holds | or a control character")
+        raise IllegalMessageTag(f"the tag {tag[:80]!r} is blank or holds | or a control character")
 
 
 def _culprit(properties: Mapping[str, str]) -> str:

@@ -117,6 +117,15 @@ def test_a_usual_message_is_stored_as_it_came() -> None:
     assert new.system == system.SerializeToString()
 
 
+@pytest.mark.parametrize("seconds", [-1, -(1 << 62)])
+def test_a_half_message_to_be_asked_for_before_it_was_sent_does_not_say_when(seconds: int) -> None:
+    half = pb.Message(body=b"x")
+    half.system_properties.message_id = "01"
+    half.system_properties.message_type = pb.TRANSACTION
+    half.system_properties.orphaned_transaction_recovery_duration.seconds = seconds
+    assert converted(half).transaction_check_ms == 0
+
+
 def test_every_field_of_the_protocol_is_described_for_sends_too() -> None:
     for ours, theirs in (
         (sent.SentMessages, rpc.SendMessageRequest),

@@ -37,6 +37,17 @@ def test_an_error_without_words_says_its_code() -> None:
     assert status.message_of(errors.TopicNotFound()) == "TOPIC_NOT_FOUND"
 
 
+def test_a_long_text_of_a_client_is_neither_told_nor_remembered() -> None:
+    before = status.status_field.cache_info()
+    told = status.message_of(errors.BadRequest("the key is " + "ü" * 1_000_000))
+    assert told.startswith("the key is ü")
+    assert told.endswith("…")
+    assert len(told) == status.MESSAGE_CHARS
+    assert status.message_of(errors.BadRequest("x" * status.MESSAGE_CHARS)).endswith("x")
+    assert len(status.error_field(errors.BadRequest("x" * 1_000_000))) < 600
+    assert status.status_field.cache_info().maxsize == before.maxsize
+
+
 def test_entries_that_agree_stand_for_the_whole_and_others_are_multiple_results() -> None:
     refused = status.status_field(pb.INVALID_RECEIPT_HANDLE, "gone")
     assert status.overall({status.OK}) == status.OK

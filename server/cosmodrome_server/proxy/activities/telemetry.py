@@ -68,7 +68,7 @@ class _Conversation:
         except BrokerError as error:
             theirs = 40000 <= status.code_of(error) < 50000
             kind = GrpcStatus.INVALID_ARGUMENT if theirs else GrpcStatus.INTERNAL
-            self._end(kind, str(error))
+            self._end(kind, status.message_of(error))
         except DecodeError:
             self._end(GrpcStatus.INVALID_ARGUMENT, "the command is not a TelemetryCommand")
 

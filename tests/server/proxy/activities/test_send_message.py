@@ -3,18 +3,33 @@
 import hashlib
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
 from cosmodrome_proto import Duration
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_server.model.queries import QueueBounds
+from cosmodrome_server.proxy.status import MESSAGE_CHARS
 from tests.support.broker_world import START_MS
 from tests.support.proxy_world import ProxyWorld, message, run
 
 DAY_MS = 86_400_000
 BODY_MAX = 4_194_304
+STORED_MAX = 65_536
 Digest = pb.Digest
+
+
+def _half(recovery_s: int) -> list[pb.Message]:
+    recovery = Duration(seconds=recovery_s)
+    return [
+        message(
+            topic="transaction",
+            message_type=pb.TRANSACTION,
+            orphaned_transaction_recovery_duration=recovery,
+        )
+    ]
+
 
 SENDS: list[tuple[str, Callable[[], Sequence[pb.Message]], int]] = [
     ("nothing", list, pb.MESSAGE_CORRUPTED),
@@ -74,6 +89,31 @@ SENDS: list[tuple[str, Callable[[], Sequence[pb.Message]], int]] = [
         lambda: [message(keys=["\x7f"])],
         pb.ILLEGAL_MESSAGE_KEY,
     ),
+    (
+        "a long key with a control character, of which the answer shows the beginning",
+        lambda: [message(keys=["k" * 5_000 + "\x01"])],
+        pb.ILLEGAL_MESSAGE_KEY,
+    ),
+    (
+        "64 KiB of properties as they are stored",
+        lambda: [message(trace_context="x" * (STORED_MAX - 10))],
+        pb.OK,
+    ),
+    (
+        "a byte more of those",
+        lambda: [message(trace_context="x" * (STORED_MAX - 9))],
+        pb.MESSAGE_PROPERTIES_TOO_LARGE,
+    ),
+    (
+        "as many, some of them the user's",
+        lambda: [message(trace_context="x" * (STORED_MAX - 100), properties={"k": "v" * 90})],
+        pb.MESSAGE_PROPERTIES_TOO_LARGE,
+    ),
+    (
+        "an id of a MiB",
+        lambda: [message(message_id="x" * 1_048_576)],
+        pb.MESSAGE_PROPERTIES_TOO_LARGE,
+    ),
     ("a blank id", lambda: [message(message_id=" ")], pb.ILLEGAL_MESSAGE_ID),
     (
         "a group of 63 bytes",
@@ -106,13 +146,7 @@ SENDS: list[tuple[str, Callable[[], Sequence[pb.Message]], int]] = [
     ),
     (
         "a half message left unchecked for too long",
-        lambda: [
-            message(
-                topic="transaction",
-                message_type=pb.TRANSACTION,
-                orphaned_transaction_recovery_duration=Duration(seconds=3601),
-            )
-        ],
+        partial(_half, 3601),
         pb.BAD_REQUEST,
     ),
     (
@@ -168,7 +202,7 @@ def test_a_send_is_answered(messages: Callable[[], Sequence[pb.Message]], code: 
     async def scenario(world: ProxyWorld) -> None:
         answer = await world.send(*messages())
         assert answer.status.code == code
-        assert answer.status.message
+        assert 0 < len(answer.status.message) <= MESSAGE_CHARS
         stored = [bounds.max_offset for bounds in _bounds(world)]
         if code != pb.OK:
             assert list(answer.entries) == []
