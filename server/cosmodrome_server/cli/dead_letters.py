@@ -17,6 +17,7 @@ from cosmodrome_server.cli.connect import (
     table,
 )
 from cosmodrome_server.cli.shown import show_messages
+from cosmodrome_server.cli.units import INT32_MAX
 
 app = new_app("List, show, redrive dead letters.")
 PREFIX = "%DLQ%"
@@ -48,7 +49,7 @@ def dead_letters(endpoint: str) -> dict[str, int]:
 @app.command()
 def show(
     group: Annotated[str, typer.Argument(help="The group whose dead letters to show")],
-    most: Annotated[int, typer.Option("--max", help="How many at most")] = 10,
+    most: Annotated[int, typer.Option("--max", min=1, max=INT32_MAX, help="How many at most")] = 10,
     as_json: AsJson = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
@@ -60,6 +61,9 @@ def show(
         for queue in state.queues if state.topic.name == PREFIX + group else ():
             held = min(most - len(letters), queue.max_offset - queue.min_offset)
             letters += _pulled(endpoint, group, queue, held) if held > 0 else []
+    if not letters and not as_json:
+        typer.echo(f"{group} has no dead letters")
+        return
     show_messages(letters, as_json=as_json)
 
 
@@ -78,8 +82,12 @@ def _pulled(
 def redrive(
     group: Annotated[str, typer.Argument(help="The group whose dead letters go back")],
     topic: Annotated[str, typer.Option(help="Only those that came from this topic")] = "",
-    most: Annotated[int, typer.Option("--max", help="How many at most; 0 for all")] = 0,
-    rate: Annotated[int, typer.Option(help="How many a second; 0 for no bound")] = 0,
+    most: Annotated[
+        int, typer.Option("--max", min=0, max=INT32_MAX, help="How many at most; 0 for all")
+    ] = 0,
+    rate: Annotated[
+        int, typer.Option(min=0, max=INT32_MAX, help="How many a second; 0 for no bound")
+    ] = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count")] = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:

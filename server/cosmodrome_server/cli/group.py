@@ -15,7 +15,7 @@ from cosmodrome_server.cli.connect import (
     table,
 )
 from cosmodrome_server.cli.described import GroupDescription
-from cosmodrome_server.cli.units import moment
+from cosmodrome_server.cli.units import INT32_MAX, moment
 
 app = new_app("Create, list, show, delete consumer groups.")
 Name = Annotated[str, typer.Argument(help="The consumer group")]
@@ -25,7 +25,9 @@ Name = Annotated[str, typer.Argument(help="The consumer group")]
 def create(  # noqa: PLR0913, PLR0917 - one option per property of a group
     name: Name,
     fifo: Annotated[bool | None, typer.Option(help="Deliver in order")] = None,
-    max_attempts: Annotated[int, typer.Option(help="Deliveries before the dead letters")] = 0,
+    max_attempts: Annotated[
+        int, typer.Option(min=0, max=INT32_MAX, help="Deliveries before the dead letters")
+    ] = 0,
     backoff: Annotated[str, typer.Option(help="Rests after failures: 1s,5s,10s,1m")] = "",
     consume_from: Annotated[str, typer.Option(help="auto, first, last or a moment")] = "",
     lite_topic_of: Annotated[str, typer.Option(help="The LITE topic a lite group reads")] = "",

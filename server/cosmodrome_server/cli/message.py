@@ -1,7 +1,9 @@
 """`cosmodrome message`: send, find, show; `receive` and `tail` are in reading.py."""
 
+import os
 import sys
 import uuid
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import typer
@@ -19,14 +21,15 @@ from cosmodrome_server.cli.connect import (
 )
 from cosmodrome_server.cli.reading import receive, tail
 from cosmodrome_server.cli.shown import show_messages
-from cosmodrome_server.cli.units import epoch_ms, milliseconds, moment
+from cosmodrome_server.cli.units import INT32_MAX, epoch_ms, milliseconds, moment
 
 app = new_app("Send, receive, watch, find, show messages.")
 app.command()(receive)
 app.command()(tail)
 Topic = Annotated[str, typer.Argument(help="The topic")]
-# What goes in one request; a broker takes 1,024.
+# What goes in one request, unless a line alone is larger; a broker takes 1,024 and 130 MiB.
 _LINES_MAX = 100
+_LINES_BYTES_MAX = 4 << 20
 
 
 @app.command()
@@ -40,7 +43,9 @@ def send(  # noqa: PLR0913, PLR0917 - one option per property of a message
     ] = None,
     group: Annotated[str, typer.Option(help="Its message group (FIFO topics)")] = "",
     lite_topic: Annotated[str, typer.Option(help="Its lite topic (LITE topics)")] = "",
-    priority: Annotated[int, typer.Option(help="0 or more (PRIORITY topics)")] = -1,
+    priority: Annotated[
+        int | None, typer.Option(min=0, max=INT32_MAX, help="0 or more (PRIORITY topics)")
+    ] = None,
     delay: Annotated[str, typer.Option(help="Deliver it this much later: 10s, 5m, 2h")] = "",
     at: Annotated[str, typer.Option(help="Deliver it at this moment")] = "",
     lines: Annotated[bool, typer.Option("--lines", help="Each line is a message")] = False,
@@ -55,12 +60,13 @@ def send(  # noqa: PLR0913, PLR0917 - one option per property of a message
     for name, value in (("tag", tag), ("message_group", group), ("lite_topic", lite_topic)):
         if value:
             setattr(system, name, value)
-    if priority >= 0:
+    if priority is not None:
         system.priority = priority
     if delay or at:
         due_ms = _due_ms(system.born_timestamp.ToMilliseconds(), delay, at)
         system.delivery_timestamp.FromMilliseconds(due_ms)
-    content = sys.stdin.buffer.read() if body == "-" else body.encode()
+    # Any bytes may be given to a command; Python carries those that are no text as surrogates.
+    content = sys.stdin.buffer.read() if body == "-" else os.fsencode(body)
     if lines:
         _send_lines(endpoint, model, content)
         return
@@ -85,10 +91,29 @@ def _due_ms(now_ms: int, delay: str, at: str) -> int:
 
 
 def _send_lines(endpoint: str, model: definition_pb2.Message, content: bytes) -> None:
-    bodies = [line for line in content.splitlines() if line]
-    for first in range(0, len(bodies), _LINES_MAX):
-        _sent(endpoint, model, bodies[first : first + _LINES_MAX])
-    typer.echo(f"messages sent: {len(bodies)}")
+    count = 0
+    for bodies in _batches(line for line in content.splitlines() if line):
+        try:
+            _sent(endpoint, model, bodies)
+        except SystemExit:
+            if count:
+                typer.echo(f"messages sent before that: {count}", err=True)
+            raise
+        count += len(bodies)
+    typer.echo(f"messages sent: {count}")
+
+
+def _batches(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    held = 0
+    for body in bodies:
+        if batch and (len(batch) == _LINES_MAX or held + len(body) > _LINES_BYTES_MAX):
+            yield batch
+            batch, held = [], 0
+        batch.append(body)
+        held += len(body)
+    if batch:
+        yield batch
 
 
 def _sent(
@@ -111,7 +136,7 @@ def find(
     topic: Topic,
     message_id: Annotated[str, typer.Option("--id", help="A message id")] = "",
     key: Annotated[str, typer.Option(help="A message key")] = "",
-    most: Annotated[int, typer.Option("--max", help="How many at most")] = 32,
+    most: Annotated[int, typer.Option("--max", min=1, max=INT32_MAX, help="How many at most")] = 32,
     as_json: AsJson = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:

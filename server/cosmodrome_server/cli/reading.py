@@ -25,11 +25,16 @@ from cosmodrome_server.cli.connect import (
     refuse,
 )
 from cosmodrome_server.cli.shown import fields_of, line_of, show_messages
-from cosmodrome_server.cli.units import epoch_ms, milliseconds
+from cosmodrome_server.cli.units import INT32_MAX, epoch_ms, milliseconds
+from cosmodrome_server.clock import Clock, SystemClock
 
 Topic = Annotated[str, typer.Argument(help="The topic")]
 # Nobody needs what is new sooner, and a look costs the broker next to nothing.
 _LOOK_EVERY_S = 0.5
+# What one receive asks to wait, of a longer --wait; a rest that is not worth another one.
+_WAIT_MAX_MS = 20_000
+_WAIT_MIN_MS = 1_000
+_CLOCK = SystemClock()
 # What one pull asks for; a body may have 4 MiB.
 _PULL_MAX = 100
 
@@ -37,7 +42,7 @@ _PULL_MAX = 100
 def receive(  # noqa: PLR0913, PLR0917 - one option per field of a receive
     topic: Topic,
     group: Annotated[str, typer.Option(help="The consumer group to receive for")],
-    most: Annotated[int, typer.Option("--max", help="How many at most")] = 1,
+    most: Annotated[int, typer.Option("--max", min=1, max=INT32_MAX, help="How many at most")] = 1,
     tags: Annotated[str, typer.Option(help="Only these: 'new || paid'")] = "*",
     sql: Annotated[str, typer.Option(help="Only these: 'amount > 100'")] = "",
     wait: Annotated[str, typer.Option(help="How long to wait for the first, 5s at least")] = "5s",
@@ -48,21 +53,32 @@ def receive(  # noqa: PLR0913, PLR0917 - one option per field of a receive
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:
     """Receive messages for a group, print them, and acknowledge them."""
-    wait_ms = milliseconds(wait)
     request = rpc.ReceiveMessageRequest(batch_size=most)
     request.group.name, request.message_queue.topic.name = group, topic
     request.message_queue.id = -1
     request.filter_expression.type = pb.SQL if sql else pb.TAG
     request.filter_expression.expression = sql or tags
     request.invisible_duration.FromMilliseconds(milliseconds(keep or "1m"))
-    request.long_polling_timeout.FromMilliseconds(wait_ms)
-    messages, _ = read(endpoint, request, wait_ms)
+    messages = _first_of(endpoint, request, milliseconds(wait))
     if not messages and not as_json:
         typer.echo(f"nothing came for {group} within {wait}")
         return
     show_messages(messages, as_json=as_json)
     if messages and not keep:
         _ack(endpoint, request, messages)
+
+
+def _first_of(
+    endpoint: str, request: rpc.ReceiveMessageRequest, wait_ms: int, clock: Clock = _CLOCK
+) -> list[pb.Message]:
+    """Receive until something comes or the time is over: a broker waits 20 s at most at a time."""
+    until_ms = clock.monotonic_ms() + wait_ms
+    while True:
+        request.long_polling_timeout.FromMilliseconds(min(wait_ms, _WAIT_MAX_MS))
+        messages, _ = read(endpoint, request, min(wait_ms, _WAIT_MAX_MS))
+        wait_ms = until_ms - clock.monotonic_ms()
+        if messages or wait_ms < _WAIT_MIN_MS:
+            return messages
 
 
 def _ack(endpoint: str, received: rpc.ReceiveMessageRequest, messages: list[pb.Message]) -> None:
@@ -75,7 +91,9 @@ def _ack(endpoint: str, received: rpc.ReceiveMessageRequest, messages: list[pb.M
 
 def tail(  # noqa: PLR0913, PLR0917 - options
     topic: Topic,
-    most: Annotated[int, typer.Option("--max", help="How many of the last to begin with")] = 10,
+    most: Annotated[
+        int, typer.Option("--max", min=0, help="How many of the last to begin with")
+    ] = 10,
     since: Annotated[
         str, typer.Option(help="Begin here instead: first, or 2026-11-21T04:00:00Z")
     ] = "",

@@ -47,7 +47,7 @@ def check(data: Data = DEFAULT_DATA) -> None:
 def dump(
     data: Data = DEFAULT_DATA,
     first_segment: Annotated[int, typer.Option(help="Begin with this segment")] = 0,
-    most: Annotated[int, typer.Option("--max", help="How many records; 0 for all")] = 0,
+    most: Annotated[int, typer.Option("--max", min=0, help="How many records; 0 for all")] = 0,
 ) -> None:
     """Print records, one a line, oldest first."""
     try:

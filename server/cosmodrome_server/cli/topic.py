@@ -15,7 +15,7 @@ from cosmodrome_server.cli.connect import (
     table,
 )
 from cosmodrome_server.cli.described import TopicDescription
-from cosmodrome_server.cli.units import moment
+from cosmodrome_server.cli.units import INT32_MAX, moment
 
 app = new_app("Create, list, show, delete topics.")
 Name = Annotated[str, typer.Argument(help="The topic")]
@@ -28,7 +28,9 @@ def create(
         str,
         typer.Option("--type", help="normal, fifo, delay, transaction, mixed, lite or priority"),
     ] = "",
-    queues: Annotated[int, typer.Option(help="Message queues; they may only grow")] = 0,
+    queues: Annotated[
+        int, typer.Option(min=0, max=INT32_MAX, help="Message queues; they may only grow")
+    ] = 0,
     retention: Annotated[
         str, typer.Option(help="Keep messages this long at least: 12h, 7d; 0s for the broker's")
     ] = "",

@@ -16,7 +16,7 @@ from cosmodrome_server.cli.connect import (
     new_app,
     table,
 )
-from cosmodrome_server.cli.units import moment
+from cosmodrome_server.cli.units import INT32_MAX, moment
 
 app = new_app("List and recall delayed messages.")
 
@@ -24,7 +24,9 @@ app = new_app("List and recall delayed messages.")
 @app.command("list")
 def list_scheduled(
     topic: Annotated[str, typer.Option(help="Only of this topic")] = "",
-    most: Annotated[int, typer.Option("--max", help="How many at most")] = 100,
+    most: Annotated[
+        int, typer.Option("--max", min=1, max=INT32_MAX, help="How many at most")
+    ] = 100,
     as_json: AsJson = False,
     endpoint: Endpoint = DEFAULT_ENDPOINT,
 ) -> None:

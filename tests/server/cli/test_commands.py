@@ -115,6 +115,22 @@ def test_a_redrive_that_is_refused_half_way_tells_how_many_went_back(
     assert "bills does not exist" in told
 
 
+def test_a_reset_goes_to_a_beginning_a_moment_or_an_offset_of_a_queue(cli: Cli) -> None:
+    cli("topic", "create", "moved", "--queues", "2")
+    cli("group", "create", "moved")
+    assert cli("offset", "reset", "moved", "moved", "--to", "last").count("\n") == 3
+    one = cli("offset", "reset", "moved", "moved", "--queue", "1", "--offset", "0")
+    assert one == "QUEUE  OFFSET\n1      0\n"
+    assert "give --to, or" in cli("offset", "reset", "moved", "moved", code=2)
+    both = ("--to", "first", "--offset", "0")
+    assert "give --to, or" in cli("offset", "reset", "moved", "moved", *both, code=2)
+    assert "give --queue, too" in cli("offset", "reset", "moved", "moved", "--offset=1", code=2)
+
+
+def test_a_group_without_dead_letters_is_said_to_have_none(cli: Cli) -> None:
+    assert cli("dlq", "show", "nobody") == "nobody has no dead letters\n"
+
+
 def test_a_reset_creates_neither_the_topic_nor_the_group_it_does_not_find(cli: Cli) -> None:
     cli("topic", "create", "there")
     cli("group", "create", "there")

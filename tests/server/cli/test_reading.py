@@ -1,12 +1,17 @@
 """`message receive` acknowledges what it prints; `message tail` looks on."""
 
 import json
+import os
 
 import pytest
 
 from cosmodrome import Message
 from cosmodrome.sync import Producer
 from cosmodrome.testing import TestBroker
+from cosmodrome.testing.clock import VirtualClock
+from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_proto import service_pb2 as rpc
+from cosmodrome_server.cli import reading
 from tests.server.cli.conftest import Cli
 
 
@@ -45,11 +50,60 @@ def test_a_receive_that_finds_nothing_says_so(cli: Cli) -> None:
     assert cli("message", "receive", "empty", "--group", "e", "--wait=0s", "--json") == "[]\n"
 
 
+def test_a_receive_waits_as_long_as_it_is_told_though_a_broker_waits_less_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, asked = VirtualClock(), list[int]()
+    answers: list[list[pb.Message]] = [[], [], [pb.Message(body=b"late")]]
+
+    def read(_: str, request: rpc.ReceiveMessageRequest, wait_ms: int) -> tuple[object, int]:
+        assert request.long_polling_timeout.ToMilliseconds() == wait_ms
+        asked.append(wait_ms)
+        clock.advance(min(wait_ms, 20_000))
+        return answers.pop(0), 0
+
+    monkeypatch.setattr(reading, "read", read)
+    request = rpc.ReceiveMessageRequest()
+    (came,) = reading._first_of("", request, 3_600_000, clock)
+    assert (came.body, asked) == (b"late", [20_000] * 3)
+    answers[:], asked[:] = [[], []], []
+    assert reading._first_of("", request, 20_500, clock) == []
+    assert asked == [20_000]
+
+
 def test_each_line_is_a_message(cli: Cli) -> None:
     assert cli("message", "send", "lines", "a\n\nb\n", "--lines", "--tag", "t") == (
         "messages sent: 2\n"
     )
     assert bodies(cli("message", "tail", "lines", "--json")) == ["a", "b"]
+
+
+def test_many_large_lines_go_in_several_requests_and_a_refusal_tells_how_many_went(
+    cli: Cli, broker: TestBroker
+) -> None:
+    sizes = (3 << 20, 3 << 20, 1, 5 << 20)
+    lines = "\n".join("x" * size for size in sizes)
+    with broker.recording() as calls:
+        told = cli("message", "send", "large", lines, "--lines", code=1)
+    assert calls.count("SendMessage") == 3
+    assert "MESSAGE_BODY_TOO_LARGE" in told
+    assert "messages sent before that: 3" in told
+
+
+def test_a_body_is_any_bytes(cli: Cli) -> None:
+    cli("message", "send", "bytes", os.fsdecode(b"\xff\xfe"))
+    (message,) = map(json.loads, cli("message", "tail", "bytes", "--json").splitlines())
+    assert message["body_base64"] == "//4="
+
+
+def test_counts_that_make_no_sense_are_refused(cli: Cli) -> None:
+    for words, option, value in (
+        (("receive", "post", "--group", "p"), "--max", "0"),
+        (("tail", "post"), "--max", "-1"),
+        (("send", "post", "x"), "--priority", "-5"),
+        (("find", "post", "--key", "k"), "--max", "99999999999"),
+    ):
+        assert f"'{option}'" in cli("message", *words, option, value, code=2)
 
 
 def test_a_message_with_a_moment_tells_the_handle_that_recalls_it(cli: Cli) -> None:

@@ -1,5 +1,7 @@
 """Durations and moments on the command line."""
 
+from collections.abc import Callable
+
 import pytest
 import typer
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -20,6 +22,29 @@ def test_durations_carry_their_unit(text: str, expected: int) -> None:
 def test_a_duration_without_a_known_unit_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="no duration"):
         milliseconds(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "words"),
+    [
+        ("9999999999d", milliseconds, "longer than 10,000 years"),
+        ("99999999999999999999", epoch_ms, "between 1970 and the year 9999"),
+        ("1960-01-01T00:00:00Z", epoch_ms, "between 1970 and the year 9999"),
+        ("0001-01-01", epoch_ms, "moment|between"),
+        ("٣", epoch_ms, "no moment"),
+    ],
+)
+def test_what_no_timestamp_can_hold_is_refused(
+    text: str, read: Callable[[str], int], words: str
+) -> None:
+    with pytest.raises(typer.BadParameter, match=words):
+        read(text)
+
+
+def test_seconds_are_not_taken_for_milliseconds() -> None:
+    with pytest.raises(typer.BadParameter, match="early seventies; write milliseconds"):
+        epoch_ms("1767323045")
+    assert epoch_ms("0") == 0
 
 
 def test_a_duration_is_shown_in_the_largest_unit_that_leaves_no_rest() -> None:
