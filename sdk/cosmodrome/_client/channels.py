@@ -135,9 +135,11 @@ class _Dial:
 
 
 async def _dial(endpoints: Endpoints, tls: Tls | None) -> _Dial:
-    if tls is None:
-        return _Dial(endpoints.target, None, _OPTIONS)
     options = list(_OPTIONS)
+    if len(endpoints.addresses) > 1:
+        options.append(("grpc.default_authority", endpoints.authority))
+    if tls is None:
+        return _Dial(endpoints.target, None, options)
     roots, server_name = _read(tls.ca), tls.server_name
     if tls.is_insecure:
         roots, server_name = await asyncio.to_thread(_shown_certificate, endpoints.addresses[0])

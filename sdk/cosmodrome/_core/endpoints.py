@@ -44,6 +44,11 @@ class Endpoints:
             return f"dns:///{joined}"
         return f"{'ipv4' if self.scheme is Scheme.IPV4 else 'ipv6'}:{joined}"
 
+    @property
+    def authority(self) -> str:
+        """What calls name as the host: one address, since several are no authority of HTTP/2."""
+        return _joined(*self.addresses[0])
+
     def to_wire(self) -> pb.Endpoints:
         """As a protobuf message."""
         return pb.Endpoints(

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from cosmodrome import ClientConfiguration, Producer, SimpleConsumer, errors
+from cosmodrome import ClientConfiguration, Message, Producer, SimpleConsumer, errors
 from cosmodrome._client import client
 from cosmodrome._client.tasks import first_success
 from cosmodrome.testing import TestBroker
+from tests.support.fronts import FRONTS
 
 Names = Callable[[str], str]
 CLOSED_PORT = "127.0.0.1:1"
@@ -36,6 +37,17 @@ async def test_settings_that_the_broker_refuses_end_a_start_at_once(
     consumer = SimpleConsumer(patient, group="no group", subscriptions={name("t"): "*"})
     with pytest.raises(errors.BadRequest, match="other characters"):
         await consumer.start()
+
+
+@pytest.mark.parametrize("front", FRONTS)
+async def test_a_broker_with_several_addresses_is_reached_at_whichever_answers(
+    front: str, name: Names
+) -> None:
+    with TestBroker(settings={"server.front": front}) as broker:
+        async with Producer(f"{broker.endpoint};{CLOSED_PORT}", topics=[name("t")]) as producer:
+            await producer.send(Message(name("t"), b"first"))
+        async with Producer(f"{CLOSED_PORT};{broker.endpoint}", topics=[name("t")]) as producer:
+            await producer.send(Message(name("t"), b"second"))
 
 
 async def test_wrong_credentials_end_a_start_at_once() -> None:
