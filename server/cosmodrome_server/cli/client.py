@@ -15,6 +15,7 @@ from cosmodrome_server.cli.connect import (
     control,
     new_app,
     print_json,
+    printable,
     table,
 )
 
@@ -69,7 +70,7 @@ def show(
         print_json([fields])
         return
     for name, value in fields.items():
-        typer.echo(f"{name:<20}{value}")
+        typer.echo(printable(f"{name:<20}{value}"))
 
 
 @app.command()
@@ -78,4 +79,4 @@ def stacks(client_id: ClientId, endpoint: Endpoint = DEFAULT_ENDPOINT) -> None:
     request = admin_pb2.PrintThreadStackTraceRequest(client_id=client_id)
     answer = call(endpoint, ADMIN, "PrintThreadStackTrace", request)
     assert isinstance(answer, admin_pb2.PrintThreadStackTraceResponse)
-    typer.echo(answer.thread_stack_trace)
+    typer.echo(printable(answer.thread_stack_trace))

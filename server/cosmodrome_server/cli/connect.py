@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, NoReturn, TypeVar
 
 import grpc
@@ -15,22 +14,22 @@ import typer
 from google.protobuf.message import Message
 
 from cosmodrome_proto import definition_pb2, methods
+from cosmodrome_server.cli import endpoint as endpoints
+from cosmodrome_server.cli.endpoint import ACCESS_KEY, SECRET_KEY, EndpointError
 
 CONTROL = "cosmodrome.v1.Control"
 ADMIN = "apache.rocketmq.v2.Admin"
 MESSAGING = "apache.rocketmq.v2.MessagingService"
 TIMEOUT_S = 10.0
-ACCESS_KEY, SECRET_KEY = "COSMODROME_ACCESS_KEY", "COSMODROME_SECRET_KEY"
 
 Endpoint = Annotated[
     str,
     typer.Option(
-        envvar="COSMODROME_ENDPOINT", help="HOST:PORT of the broker; https://HOST:PORT for TLS"
+        envvar="COSMODROME_ENDPOINT",
+        help="HOST:PORT of the broker; https://HOST:PORT, or COSMODROME_CA, for TLS",
     ),
 ]
 DEFAULT_ENDPOINT = "127.0.0.1:8081"
-# One answer may hold many messages, or a large one; gRPC would take 4 MiB.
-_OPTIONS = [("grpc.max_receive_message_length", -1)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON array, for scripts")]
 
 # What gRPC says when there is no connection, and what that means to whoever typed the command.
@@ -41,9 +40,20 @@ _REASONS = {
     "CERTIFICATE_VERIFY_FAILED": "its certificate is not trusted. COSMODROME_CA names the file "
     "of its authority; a broker that made its own keeps it in DATA/tls/development.crt",
     "Failed parsing HTTP/2": "what listens there does not speak gRPC. Is it the metrics port?",
-    "WRONG_VERSION_NUMBER": "it does not speak TLS: leave https:// out",
+    "WRONG_VERSION_NUMBER": "it does not speak TLS: leave https:// out, or write http:// "
+    "where COSMODROME_CA is set",
     "Handshake read failed": "it hung up on TLS: leave https:// out if it speaks none",
+    "TSI_DATA_CORRUPTED": "it ended TLS. If it asks for certificates, COSMODROME_CERTIFICATE and "
+    "COSMODROME_KEY name the files of ours",
+    "security handshaker": "the files of COSMODROME_CA, _CERTIFICATE and _KEY do not fit together",
     "Socket closed": "it hung up. If it takes TLS only, write https://HOST:PORT",
+}
+
+# Control characters but newline and tab, and those that change the direction of writing.
+_CONTROLS = {
+    number: chr(number).encode("unicode_escape").decode()
+    for span in ((0, 9), (11, 32), (127, 160), (0x202A, 0x202F), (0x2066, 0x206A))
+    for number in range(*span)
 }
 
 # Said by a broker that answers a method of its own as the reference would.
@@ -55,17 +65,20 @@ Response = TypeVar("Response", bound=Message)
 def call(endpoint: str, service: str, name: str, request: Message) -> Message:
     """Make one unary call; print the broker's words and exit with 1 if it refuses."""
     method = next(m for m in methods(service) if m.name == name)
+    broker = _parsed(endpoint)
     try:
-        with _channel(endpoint) as channel:
+        with broker.channel() as channel:
             response: Message = channel.unary_unary(
                 method.path,
                 request_serializer=method.request.SerializeToString,
                 response_deserializer=method.response.FromString,
-            )(request, timeout=TIMEOUT_S, metadata=metadata())
+            )(request, timeout=TIMEOUT_S, metadata=_metadata(broker))
     except grpc.RpcError as error:
-        refuse(_told(endpoint, service, error))
+        refuse(_told(broker, service, error))
+    except EndpointError as error:
+        refuse(str(error))
     if (status := getattr(response, "status", None)) is not None:
-        _check(status)
+        _check(broker, status)
     return response
 
 
@@ -85,13 +98,14 @@ def read(
     kind = request.DESCRIPTOR.name.removesuffix("Request")
     method = next(m for m in methods(MESSAGING) if m.name == kind)
     messages, next_offset = [], 0
+    broker = _parsed(endpoint)
     try:
-        with _channel(endpoint) as channel:
+        with broker.channel() as channel:
             answers = channel.unary_stream(
                 method.path,
                 request_serializer=method.request.SerializeToString,
                 response_deserializer=method.response.FromString,
-            )(request, timeout=TIMEOUT_S + wait_ms / 1000, metadata=metadata())
+            )(request, timeout=TIMEOUT_S + wait_ms / 1000, metadata=_metadata(broker))
             for answer in iter(answers):
                 held = answer.WhichOneof("content")
                 if held == "message":
@@ -99,9 +113,11 @@ def read(
                 elif held == "next_offset":
                     next_offset = answer.next_offset
                 elif held == "status" and answer.status.code != definition_pb2.MESSAGE_NOT_FOUND:
-                    _check(answer.status)
+                    _check(broker, answer.status)
     except grpc.RpcError as error:
-        refuse(_told(endpoint, MESSAGING, error))
+        refuse(_told(broker, MESSAGING, error))
+    except EndpointError as error:
+        refuse(str(error))
     return messages, next_offset
 
 
@@ -112,16 +128,22 @@ def control(endpoint: str, name: str, request: Message, expected: type[Response]
     return response
 
 
-def metadata() -> tuple[tuple[str, str], ...]:
-    """The headers of a call, signed when COSMODROME_ACCESS_KEY and _SECRET_KEY are set."""
+def _parsed(endpoint: str) -> endpoints.Endpoint:
+    try:
+        return endpoints.parse(endpoint)
+    except EndpointError as error:
+        refuse(str(error))
+
+
+def _metadata(broker: endpoints.Endpoint) -> tuple[tuple[str, str], ...]:
+    """The headers of a call, signed where there is an access key."""
     headers = [("x-mq-client-id", f"cosmodrome-cli@{os.getpid()}"), ("x-mq-language", "PYTHON")]
-    access_key = os.environ.get(ACCESS_KEY, "")
-    secret_key = os.environ.get(SECRET_KEY, "")
-    if access_key:
+    if broker.access_key:
         moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-        signature = hmac.new(secret_key.encode(), moment.encode(), hashlib.sha1).hexdigest()
+        secret = broker.secret_key.encode()
+        signature = hmac.new(secret, moment.encode(), hashlib.sha1).hexdigest()
         signed = (
-            f"MQv2-HMAC-SHA1 Credential={access_key}, "
+            f"MQv2-HMAC-SHA1 Credential={broker.access_key}, "
             f"SignedHeaders=x-mq-date-time, Signature={signature.upper()}"
         )
         headers += [("x-mq-date-time", moment), ("authorization", signed)]
@@ -136,11 +158,22 @@ def table(
         keys = [name.lower().replace(" ", "_") for name in header]
         print_json([dict(zip(keys, row, strict=True)) for row in rows])
         return
-    text = [tuple("-" if cell is None else str(cell) for cell in row) for row in (header, *rows)]
+    text = [
+        tuple("-" if cell is None else printable(str(cell)) for cell in row)
+        for row in (header, *rows)
+    ]
     widths = [max(len(row[column]) for row in text) for column in range(len(header))]
     for row in text:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         typer.echo("  ".join(cells).rstrip())
+
+
+def printable(text: str) -> str:
+    """Text of others as a terminal may see it, control characters written as in Python.
+
+    They could change what stands on the screen; --json has everything as it is.
+    """
+    return text.translate(_CONTROLS)
 
 
 def print_json(values: list[dict[str, object]]) -> None:
@@ -165,35 +198,24 @@ def refuse(words: str) -> NoReturn:
     sys.exit(1)
 
 
-def _channel(endpoint: str) -> "grpc.Channel":
-    if endpoint.startswith("https://"):
-        authority = os.environ.get("COSMODROME_CA")
-        roots = None
-        if authority:
-            try:
-                roots = Path(authority).read_bytes()
-            except OSError as error:
-                refuse(f"cannot read COSMODROME_CA={authority}: {error.strerror}")
-        return grpc.secure_channel(endpoint[8:], grpc.ssl_channel_credentials(roots), _OPTIONS)
-    return grpc.insecure_channel(endpoint.removeprefix("http://"), _OPTIONS)
-
-
-def _check(status: definition_pb2.Status) -> None:
+def _check(broker: endpoints.Endpoint, status: definition_pb2.Status) -> None:
     if status.code != definition_pb2.OK:
         hint = ""
-        if status.code == definition_pb2.UNAUTHORIZED and not os.environ.get(ACCESS_KEY):
+        if status.code == definition_pb2.UNAUTHORIZED and not (
+            broker.access_key and broker.secret_key
+        ):
             hint = f" ({ACCESS_KEY} and {SECRET_KEY} sign the call)"
         refuse(f"{definition_pb2.Code.Name(status.code)}: {status.message}{hint}")
 
 
-def _told(endpoint: str, service: str, error: "grpc.RpcError") -> str:
+def _told(endpoint: endpoints.Endpoint, service: str, error: "grpc.RpcError") -> str:
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.UNIMPLEMENTED:
         if _STRICT in details:
             return f"{endpoint} is strict ({_STRICT}): it does without what this command needs"
         return f"{endpoint} does not know {service}: is it a Cosmodrome broker?"
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        hint = "" if endpoint.startswith("https://") else "; if it takes TLS only, write https://"
+        hint = "" if endpoint.is_tls else "; if it takes TLS only, write https://"
         return f"{endpoint} did not answer within {TIMEOUT_S:.0f} s{hint}"
     for sign, meaning in _REASONS.items():
         if sign in details:

@@ -15,6 +15,7 @@ import importlib
 import os
 import sys
 from importlib.util import find_spec
+from typing import NoReturn
 
 from cosmodrome_server import __version__
 from cosmodrome_server.later import missing, put_off
@@ -130,4 +131,14 @@ def _run_group(command: str, rest: list[str]) -> None:
         wanted = NEEDS.get(command, "cosmodrome[server]")
         sys.exit(f"cosmodrome {command} needs {error.name}: pip install '{wanted}'")
     gc.enable()
-    app(args=rest, prog_name=f"cosmodrome {command}")
+    try:
+        app(args=rest, prog_name=f"cosmodrome {command}")
+    except UnicodeEncodeError as error:  # Python carries bytes that are no text as surrogates
+        _end(2, f"{os.fsencode(str(error.object))!r} is not UTF-8")
+    except OSError as error:  # standard output, on a disk that is full
+        _end(1, f"cannot write: {error.strerror}")
+
+
+def _end(code: int, words: str) -> NoReturn:
+    sys.stderr.write(f"cosmodrome: {words}\n")
+    sys.exit(code)

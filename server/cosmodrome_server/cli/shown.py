@@ -6,7 +6,7 @@ import zlib
 import typer
 
 from cosmodrome_proto import definition_pb2 as pb
-from cosmodrome_server.cli.connect import print_json
+from cosmodrome_server.cli.connect import print_json, printable
 from cosmodrome_server.cli.units import moment
 
 # zlib or gzip, whichever the header says.
@@ -23,7 +23,8 @@ def show_messages(messages: list[pb.Message], *, as_json: bool) -> None:
         if number:
             typer.echo("")
         for name, value in fields_of(message).items():
-            typer.echo(f"{name:<20}{' '.join(value) if isinstance(value, list) else value}")
+            text = " ".join(value) if isinstance(value, list) else str(value)
+            typer.echo(printable(f"{name:<20}{text}"))
 
 
 def fields_of(message: pb.Message) -> dict[str, object]:
@@ -58,7 +59,7 @@ def line_of(message: pb.Message) -> str:
     shown = text if len(text) <= _LINE_BODY_MAX else f"{text[:_LINE_BODY_MAX]}…"
     place = f"{system.queue_id}/{system.queue_offset}"
     words = (moment(system.store_timestamp), place, system.tag, ",".join(system.keys), shown)
-    return "  ".join(word for word in words if word)
+    return printable("  ".join(word for word in words if word))
 
 
 def _body(message: pb.Message) -> dict[str, str]:

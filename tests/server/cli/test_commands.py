@@ -1,9 +1,11 @@
 """What the commands print, as text and as JSON, and how they fail, against a broker that runs."""
 
+import errno
 import json
 from pathlib import Path
 
 import pytest
+import typer
 
 from cosmodrome import Message
 from cosmodrome.sync import Producer, SimpleConsumer
@@ -238,3 +240,27 @@ def test_a_strict_broker_is_told_from_no_broker_of_ours(cli: Cli) -> None:
         cli("message", "send", "%DLQ%strict", "x", "--endpoint", strict.endpoint)
         told = cli("dlq", "show", "strict", "--endpoint", strict.endpoint, code=1)
     assert "is strict (server.strict)" in told
+
+
+def test_control_characters_of_others_do_not_reach_the_terminal(cli: Cli) -> None:
+    cli("message", "send", "screens", "\x1b]0;mine\x07 b\u202eackwards\nline\ttwo 日本")
+    (line,) = cli("message", "tail", "screens").splitlines()
+    assert line.endswith("\\x1b]0;mine\\x07 b\\u202eackwards line two 日本")
+    (message,) = map(json.loads, cli("message", "tail", "screens", "--json").splitlines())
+    assert message["body"].startswith("\x1b]0;")
+    shown = cli("message", "show", "screens", message["message"])
+    assert shown.endswith("\\x1b]0;mine\\x07 b\\u202eackwards\nline\ttwo 日本\n")
+
+
+def test_an_argument_that_is_no_text_is_refused(cli: Cli) -> None:
+    assert r"b'x\xff' is not UTF-8" in cli("topic", "create", "x\udcff", code=2)
+
+
+def test_output_that_cannot_be_written_is_said_in_a_line(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(typer, "echo", full)
+    assert cli("topic", "list", code=1) == "cosmodrome: cannot write: No space left on device\n"
