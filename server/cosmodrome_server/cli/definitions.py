@@ -33,10 +33,18 @@ from cosmodrome_server.cli.described import (
 from cosmodrome_server.cli.toml import literal
 from cosmodrome_server.cli.units import duration
 from cosmodrome_server.model.group import DEFAULT_BACKOFF_MS
+from cosmodrome_server.model.topic import DEAD_LETTER_PREFIX, LITE_PREFIX, RETRY_PREFIX
 
 app = new_app("Keep topics and groups in a file: export, apply.")
 # Topics that the broker makes for itself.
-_OWN = ("%", "rmq_sys_", "cosmodrome_delivery_events", "cosmodrome_lag_samples")
+_OWN = (
+    DEAD_LETTER_PREFIX,
+    RETRY_PREFIX,
+    LITE_PREFIX,
+    "rmq_sys_",
+    "cosmodrome_delivery_events",
+    "cosmodrome_lag_samples",
+)
 # What a new one has anyway, and a file need not say.
 _USUAL: dict[str, object] = {
     "permission": "read_write",
@@ -69,11 +77,16 @@ def apply(
     steps = [_topic_step(each, topics.get(each.name)) for each in wanted.topic]
     steps += [_group_step(each, groups.get(each.name)) for each in wanted.group]
     todo = [step for step in steps if step.words]
-    for step in todo:
+    for done, step in enumerate(todo):
         for words in step.words:
             typer.echo(words)
-        if not dry_run:
+        if dry_run:
+            continue
+        try:
             call(endpoint, CONTROL, step.rpc, step.request)
+        except SystemExit:
+            typer.echo(f"{done} of {len(todo)} changed before that", err=True)
+            raise
     same = len(steps) - len(todo)
     typer.echo(f"{len(todo)} {'to change' if dry_run else 'changed'}, {same} as they are")
 

@@ -16,10 +16,11 @@ import typer
 from msgspec import Meta
 
 from cosmodrome_proto import control_pb2 as wire
-from cosmodrome_server.cli.units import duration, epoch_ms, milliseconds, moment
+from cosmodrome_server.cli.units import INT32_MAX, duration, epoch_ms, exact_moment, milliseconds
 
 _BEGINNINGS = {"auto", "first", "last"}
 Name = Annotated[str, Meta(min_length=1)]
+Count = Annotated[int, Meta(ge=0, le=INT32_MAX)]
 
 
 class _Described(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -33,7 +34,7 @@ class TopicDescription(_Described):
     """A topic."""
 
     type: str = ""
-    queues: int = 0
+    queues: Count = 0
     permission: str = ""
     retention: str = ""
     lite_expiration: str = ""
@@ -83,13 +84,13 @@ class GroupDescription(_Described):
     """A consumer group; of `backoff` and `exponential_backoff` the first that is given counts."""
 
     fifo: bool | None = None
-    max_attempts: int = 0
+    max_attempts: Count = 0
     backoff: list[str] = []
     exponential_backoff: Exponential | None = None
     consume_from: str = ""
     paused: bool | None = None
     lite_topic_of: str = ""
-    priority_factor: int | None = None
+    priority_factor: Count | None = None
 
     def to_wire(self) -> wire.Group:
         """What CreateGroup takes.
@@ -134,7 +135,7 @@ class GroupDescription(_Described):
             )
         begins = group.consume_from
         if begins == "timestamp":
-            begins = moment(group.consume_timestamp) or ""
+            begins = exact_moment(group.consume_timestamp)
         return cls(
             name=group.name,
             fifo=group.fifo,
@@ -160,14 +161,22 @@ def read_descriptions(text: str, source: str) -> Descriptions:
     """Read a file of topics and groups.
 
     Raises:
-        typer.BadParameter: It is not TOML, or has a key or a value that does not belong there.
+        typer.BadParameter: It is not TOML, has a key or a value that does not belong there, or
+            says twice what one is to be.
     """
     import tomllib  # noqa: PLC0415 - only who has a file pays
 
     try:
-        return msgspec.convert(tomllib.loads(text), Descriptions)
+        read = msgspec.convert(tomllib.loads(text), Descriptions)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise typer.BadParameter(f"{source}: {error}") from error
+    for kind, tables in (("topic", read.topic), ("group", read.group)):
+        names: set[str] = set()
+        for table in tables:
+            if table.name in names:
+                raise typer.BadParameter(f"{source}: {kind} {table.name} is there twice")
+            names.add(table.name)
+    return read
 
 
 Described = TypeVar("Described", TopicDescription, GroupDescription)

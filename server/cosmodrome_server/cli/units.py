@@ -65,6 +65,14 @@ def epoch_ms(text: str) -> int:
     return read_ms
 
 
+def exact_moment(timestamp: Timestamp) -> str:
+    """Write a timestamp in UTC so that `epoch_ms` reads the same again."""
+    found = datetime.fromtimestamp(timestamp.seconds, UTC)
+    millisecond = timestamp.nanos // 1_000_000
+    rest = f".{millisecond:03}" if millisecond else ""
+    return f"{found:%Y-%m-%dT%H:%M:%S}{rest}Z"
+
+
 def moment(timestamp: Timestamp) -> str | None:
     """Write a timestamp in UTC to the second; None for none."""
     if not timestamp.seconds:

@@ -114,6 +114,10 @@ def test_only_what_differs_changes_and_what_is_not_named_stays(cli: Cli, file: P
     [
         ('[[topic]]\nname = "x"\nquees = 1', "unknown field `quees`", 2),
         ('[[topic]]\nname = ""', "name", 2),
+        ('[[topic]]\nname = "x"\nqueues = 99999999999', "topic[0].queues", 2),
+        ('[[group]]\nname = "x"\nmax_attempts = -1', "group[0].max_attempts", 2),
+        ('topic = [{name = "x", queues = 1}, {name = "x"}]', "topic x is there twice", 2),
+        ('group = [{name = "x"}, {name = "x"}]', "group x is there twice", 2),
         ("[[topic]]\nname = x", "line 2", 2),
         ('[[topic]]\nname = "new"\n[[group]]\nname = "g"\nbackoff = ["soon"]', "no duration", 2),
         ('[[topic]]\nname = "orders"\ntype = "normal"', "orders is fifo, and stays so", 1),
@@ -134,4 +138,19 @@ def test_a_file_that_cannot_be_changes_nothing(
 def test_what_a_broker_makes_for_itself_is_not_exported(cli: Cli, broker: TestBroker) -> None:
     broker.create_topic("%DLQ%billing")
     broker.create_topic("orders")
-    assert [topic["name"] for topic in exported(cli)["topic"]] == ["orders"]
+    broker.create_topic("%mine")
+    assert [topic["name"] for topic in exported(cli)["topic"]] == ["%mine", "orders"]
+
+
+def test_what_is_refused_half_way_says_how_much_was_changed(cli: Cli, file: Path) -> None:
+    file.write_text('topic = [{ name = "a" }, { name = "b/c" }, { name = "d" }]')
+    told = cli("definitions", "apply", str(file), code=1)
+    assert "ILLEGAL_TOPIC" in told
+    assert "1 of 3 changed before that" in told
+    assert [topic["name"] for topic in exported(cli)["topic"]] == ["a"]
+
+
+def test_a_beginning_is_exported_to_the_millisecond(cli: Cli) -> None:
+    for said in ("2026-11-21T04:00:00.5Z", "1970-01-01T00:00:00.007Z"):
+        cli("group", "create", "g", "--consume-from", said)
+        assert exported(cli)["group"][0]["consume_from"] == said.replace(".5Z", ".500Z")
