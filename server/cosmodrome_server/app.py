@@ -31,7 +31,11 @@ from cosmodrome_server.proxy import fronts, service
 from cosmodrome_server.proxy.bulk.source import BulkSource
 from cosmodrome_server.proxy.client_events import ClientEvents
 from cosmodrome_server.proxy.context import Context
-from cosmodrome_server.proxy.development_certificate import Beforehand, development_certificate
+from cosmodrome_server.proxy.development_certificate import (
+    Beforehand,
+    development_certificate,
+    files_in,
+)
 from cosmodrome_server.proxy.front import Front, Kind
 from cosmodrome_server.proxy.health import Health, Serving
 from cosmodrome_server.proxy.metrics.collector import Collector
@@ -188,7 +192,7 @@ async def _assemble(
     context.front = _name_of(front)
     if context.flow is not None:
         collector.under_way = context.flow.under_way
-    events = ClientEvents()
+    events = ClientEvents(context.waits)
     broker.listen(events)
     await front.start()
     context.advertise(_advertised(config, front.address[1]))
@@ -232,11 +236,23 @@ def _bulk(broker: LocalBroker, log: Log, config: Config) -> BulkSource | None:
 
 
 def _metrics_port(config: Config, collector: Collector, health: Health) -> MetricsEndpoint | None:
+    """Where /metrics is served, if it is.
+
+    Raises:
+        ConfigError: The address is taken, or is none of this machine.
+    """
     if not config.metrics.enabled:
         return None
     host = config.server.metrics_host or config.server.host
     is_ready = lambda: health.is_serving  # noqa: E731 - a name for the argument
-    return MetricsEndpoint(host, config.server.metrics_port, collector.snapshot, is_ready)
+    port = config.server.metrics_port
+    try:
+        return MetricsEndpoint(host, port, collector.snapshot, is_ready)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {_joined(host, port)} for metrics: {error.strerror}; choose another "
+            "server.metrics_port or server.metrics_host, or metrics.enabled = false"
+        ) from error
 
 
 def _figures(log: Log, config: Config) -> Callable[[], StoreFigures]:
@@ -331,8 +347,16 @@ def _advertised(config: Config, port: int) -> tuple[str, int]:
         if not host or not named.isdigit():
             raise ConfigError(f"server.advertised is HOST:PORT, not {server.advertised!r}")
         return host.strip("[]"), int(named)
-    listens_everywhere = server.host in ("", "0.0.0.0", "::")
-    return ("127.0.0.1" if listens_everywhere else server.host), port
+    return _reachable(server.host), port
+
+
+def _reachable(host: str) -> str:
+    """An address of this machine that reaches a listener on `host`."""
+    return "127.0.0.1" if host in ("", "0.0.0.0", "::") else host
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def open_log(config: Config, clock: Clock) -> Log:
@@ -430,17 +454,28 @@ def greeting(app: App) -> list[str]:
     if not config.auto_create:
         topics, attempt = "cosmodrome topic create NAME, or definitions apply FILE", "status"
     lines = [
-        f"ready: RocketMQ 5 clients at {host}:{port} (front {front}, tls {config.tls.mode})",
+        f"ready: RocketMQ 5 clients at {_joined(host, port)} (front {front}, tls {config.tls.mode})",
         f"  data     {config.data.resolve()}, durability {config.store.durability}",
         f"  access   {_access(config)}",
         f"  topics   {topics}",
     ]
     if app.metrics is not None:
-        lines.append("  metrics  http://{}:{}/metrics".format(*app.metrics.address))
+        lines.append(f"  metrics  http://{_joined(*app.metrics.address)}/metrics")
     if front == "grpcio" and config.server.front == "auto":
         lines.append("  note     the native gate cannot be imported; calls are slower without it")
-    lines.append(f"  try      cosmodrome {attempt} --endpoint {host}:{port}")
+    where = _joined(_reachable(host), port)
+    if config.tls.mode == "required":
+        where = f"https://{where}"
+    lines.append(f"  try      {_trusting(config)}cosmodrome {attempt} --endpoint {where}")
     return lines
+
+
+def _trusting(config: Config) -> str:
+    """What commands need beside the address, where they must trust a certificate of our own."""
+    if config.tls.mode != "required" or config.tls.certificate:
+        return ""
+    certificate, _ = files_in(config.data.resolve())
+    return f"COSMODROME_CA={certificate} "
 
 
 def _name_of(front: Front) -> str:

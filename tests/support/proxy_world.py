@@ -170,7 +170,7 @@ class ProxyWorld:
                 Directory(broker, self.config.security), self.config.security, self.clocks
             ),
         )
-        events = ClientEvents()
+        events = ClientEvents(self.context.waits)
         events.connect(self.sessions, self.context.store_host)
         broker.listen(events)
         self.events = events

@@ -1,15 +1,21 @@
-"""What the broker tells the proxy, passed on to clients over Telemetry."""
+"""What the broker tells the proxy, passed on to clients: over Telemetry, and to who waits."""
 
 from cosmodrome_proto import service_pb2 as rpc
 from cosmodrome_server.model.message import StoredMessage
 from cosmodrome_server.proxy.convert import to_message
 from cosmodrome_server.proxy.sessions import Sessions
+from cosmodrome_server.proxy.waits import Waits
 
 
 class ClientEvents:
-    """`BrokerEvents` over the sessions. Until `connect` there is nobody to tell."""
+    """`BrokerEvents` over the sessions. Until `connect` there is nobody to tell.
 
-    def __init__(self) -> None:
+    Args:
+        waits: The receives and pulls that wait.
+    """
+
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
         self._sessions: Sessions | None = None
         self._store_host = b""
 
@@ -28,12 +34,14 @@ class ClientEvents:
         return self._sessions.ask_producer(message.topic, command)
 
     def topic_changed(self, name: str) -> None:
-        """Push settings to those who use the topic."""
+        """Push settings to those who use the topic; who waits for it asks again."""
+        self._waits.topic_changed(name)
         if self._sessions is not None:
             self._sessions.push_topic(name)
 
     def group_changed(self, name: str) -> None:
-        """Push settings to the members of the group."""
+        """Push settings to the members of the group; who waits for it asks again."""
+        self._waits.group_changed(name)
         if self._sessions is not None:
             self._sessions.push_group(name)
 

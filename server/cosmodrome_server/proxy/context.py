@@ -31,6 +31,7 @@ from cosmodrome_server.proxy.security import needs
 from cosmodrome_server.proxy.security.guard import Guard
 from cosmodrome_server.proxy.sessions import Sessions
 from cosmodrome_server.proxy.validate import MessageRules
+from cosmodrome_server.proxy.waits import Waits
 
 Request = TypeVar("Request", bound=Message)
 Reply = bytes | Message | None
@@ -76,6 +77,7 @@ class Context(msgspec.Struct):
         flow: Flow control; set when the table of RPCs is made.
         waited: Told how many seconds a receive waited; None where nobody counts.
         front: What carries the calls: gate or grpcio.
+        waits: The receives and pulls that wait.
         started_ms: Since when.
         bulk: Ranges of queues for the data pipeline; None where the log is elsewhere.
     """
@@ -94,6 +96,7 @@ class Context(msgspec.Struct):
     waited: Callable[[float], None] | None = None
     bulk: BulkSource | None = None
     front: str = ""
+    waits: Waits = msgspec.field(default_factory=Waits)
     is_guarded: bool = _MADE_BELOW
     started_ms: int = _MADE_BELOW
     rules: MessageRules = _MADE_BELOW

@@ -29,12 +29,16 @@ def pull_message(context: Context, call: Call, request: rpc.PullMessageRequest) 
             _answer(context, call, pulled)
         else:
             _wait(context, call, query, wait_ms)
-    except IllegalOffset as error:
-        call.reply_stream([status.error_field(error), _next(error.corrected)])
-        context.refused(_RPC, error)
     except BrokerError as error:
-        call.reply_stream([status.error_field(error)])
-        context.refused(_RPC, error)
+        _refuse(context, call, error)
+
+
+def _refuse(context: Context, call: Call, error: BrokerError) -> None:
+    answer = [status.error_field(error)]
+    if isinstance(error, IllegalOffset):
+        answer.append(_next(error.corrected))
+    call.reply_stream(answer)
+    context.refused(_RPC, error)
 
 
 def _polling_ms(context: Context, call: Call, request: rpc.PullMessageRequest) -> int:
@@ -76,6 +80,7 @@ def _answer(context: Context, call: Call, pulled: Pulled) -> None:
 
 def _wait(context: Context, call: Call, query: PullQuery, wait_ms: int) -> None:
     def on_ready(pulled: Pulled) -> None:
+        context.waits.end(query, number)
         call.on_cancel(None)
         if pulled.messages:
             _answer(context, call, pulled)
@@ -83,9 +88,29 @@ def _wait(context: Context, call: Call, query: PullQuery, wait_ms: int) -> None:
             call.reply_stream([_EMPTY, _next(pulled.next_offset)])
             context.answered(_RPC, pb.MESSAGE_NOT_FOUND)
 
+    def ask_again() -> None:
+        context.broker.cancel(waiter)
+        try:
+            pulled = context.broker.pull(query)
+            if not pulled.messages:
+                waiter.is_open = True
+                context.broker.wait_pull(waiter)
+        except BrokerError as error:
+            context.waits.end(query, number)
+            call.on_cancel(None)
+            _refuse(context, call, error)
+        else:
+            if pulled.messages:
+                on_ready(pulled)
+
+    def give_up() -> None:
+        context.waits.end(query, number)
+        context.broker.cancel(waiter)
+
     waiter = PullWaiter(query, context.clock.monotonic_ms() + wait_ms, on_ready)
     context.broker.wait_pull(waiter)
-    call.on_cancel(lambda: context.broker.cancel(waiter))
+    number = context.waits.begin(query, ask_again)
+    call.on_cancel(give_up)
 
 
 def _next(queue_offset: int) -> bytes:

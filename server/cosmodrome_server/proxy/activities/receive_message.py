@@ -35,8 +35,12 @@ def receive_message(context: Context, call: Call, request: Asked) -> None:
         else:
             _wait(context, call, query, wait_ms)
     except BrokerError as error:
-        call.reply_stream([status.error_field(error), _now(context)])
-        context.refused(_RPC, error)
+        _refuse(context, call, error)
+
+
+def _refuse(context: Context, call: Call, error: BrokerError) -> None:
+    call.reply_stream([status.error_field(error), _now(context)])
+    context.refused(_RPC, error)
 
 
 def _polling_ms(context: Context, call: Call, request: Asked) -> int:
@@ -117,6 +121,7 @@ def _wait(context: Context, call: Call, query: ReceiveQuery, wait_ms: int) -> No
     began_ms = context.clock.monotonic_ms()
 
     def on_ready(deliveries: list[Delivery]) -> None:
+        context.waits.end(query, number)
         if context.waited is not None:
             context.waited((context.clock.monotonic_ms() - began_ms) / 1_000)
         if deliveries:
@@ -126,9 +131,29 @@ def _wait(context: Context, call: Call, query: ReceiveQuery, wait_ms: int) -> No
             call.reply_stream([_EMPTY, _now(context)])
             context.answered(_RPC, pb.MESSAGE_NOT_FOUND)
 
+    def ask_again() -> None:
+        context.broker.cancel(waiter)
+        try:
+            deliveries = context.broker.receive(query)
+            if not deliveries:
+                waiter.is_open = True
+                context.broker.wait(waiter)
+        except BrokerError as error:
+            context.waits.end(query, number)
+            call.on_cancel(None)
+            _refuse(context, call, error)
+        else:
+            if deliveries:
+                on_ready(deliveries)
+
+    def give_up() -> None:
+        context.waits.end(query, number)
+        context.broker.cancel(waiter)
+
     waiter = Waiter(query, began_ms + wait_ms, on_ready)
     context.broker.wait(waiter)
-    call.on_cancel(lambda: context.broker.cancel(waiter))
+    number = context.waits.begin(query, ask_again)
+    call.on_cancel(give_up)
 
 
 def _now(context: Context) -> bytes:
