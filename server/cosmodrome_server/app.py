@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from cosmodrome_server import __version__, logs, open_files
+from cosmodrome_server import __version__, greeting, logs, open_files
 from cosmodrome_server.broker.local_broker import Attachments, LocalBroker
 from cosmodrome_server.broker.operation_events import Observed, ObservedBroker
 from cosmodrome_server.broker.settings import BrokerSettings
@@ -31,11 +31,7 @@ from cosmodrome_server.proxy import fronts, service
 from cosmodrome_server.proxy.bulk.source import BulkSource
 from cosmodrome_server.proxy.client_events import ClientEvents
 from cosmodrome_server.proxy.context import Context
-from cosmodrome_server.proxy.development_certificate import (
-    Beforehand,
-    development_certificate,
-    files_in,
-)
+from cosmodrome_server.proxy.development_certificate import Beforehand, development_certificate
 from cosmodrome_server.proxy.front import Front, Kind
 from cosmodrome_server.proxy.health import Health, Serving
 from cosmodrome_server.proxy.metrics.collector import Collector
@@ -197,7 +193,11 @@ async def _assemble(
     await front.start()
     context.advertise(_advertised(config, front.address[1]))
     events.connect(sessions, context.store_host)
-    metrics = _metrics_port(config, collector, health)
+    try:
+        metrics = _metrics_port(config, collector, health)
+    except ConfigError:
+        await front.drain(0)
+        raise
     app = App(config, broker, context, front, health, certificates, failure, metrics, collector)
     app.run_in_background(loop)
     health.set(Serving.SERVING)
@@ -250,8 +250,8 @@ def _metrics_port(config: Config, collector: Collector, health: Health) -> Metri
         return MetricsEndpoint(host, port, collector.snapshot, is_ready)
     except OSError as error:
         raise ConfigError(
-            f"cannot listen on {_joined(host, port)} for metrics: {error.strerror}; choose another "
-            "server.metrics_port or server.metrics_host, or metrics.enabled = false"
+            f"cannot listen on {greeting.joined(host, port)} for metrics: {error.strerror}; "
+            "choose another server.metrics_port or server.metrics_host, or metrics.enabled = false"
         ) from error
 
 
@@ -347,16 +347,7 @@ def _advertised(config: Config, port: int) -> tuple[str, int]:
         if not host or not named.isdigit():
             raise ConfigError(f"server.advertised is HOST:PORT, not {server.advertised!r}")
         return host.strip("[]"), int(named)
-    return _reachable(server.host), port
-
-
-def _reachable(host: str) -> str:
-    """An address of this machine that reaches a listener on `host`."""
-    return "127.0.0.1" if host in ("", "0.0.0.0", "::") else host
-
-
-def _joined(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return greeting.reachable(server.host), port
 
 
 def open_log(config: Config, clock: Clock) -> Log:
@@ -428,7 +419,8 @@ async def serve(
         sys.stderr.write(f"cosmodrome: {words}\n")
         return 2
     on_hangup(loop, app.context, read_again, stop, hangup)
-    for line in greeting(app):
+    metrics = None if app.metrics is None else app.metrics.address
+    for line in greeting.lines(config, app.context.front, app.front.address, metrics):
         say(line)
     if not gc.isenabled():
         # What was made so far stays for ever: no collection has to look at it again.
@@ -445,50 +437,8 @@ async def serve(
     return 0
 
 
-def greeting(app: App) -> list[str]:
-    """What is said at start: where it listens, where the data lies, what is open, how to begin."""
-    config = app.config
-    host, port = app.front.address
-    front = app.context.front
-    topics, attempt = "created on first use", "message send hello world"
-    if not config.auto_create:
-        topics, attempt = "cosmodrome topic create NAME, or definitions apply FILE", "status"
-    lines = [
-        f"ready: RocketMQ 5 clients at {_joined(host, port)} (front {front}, tls {config.tls.mode})",
-        f"  data     {config.data.resolve()}, durability {config.store.durability}",
-        f"  access   {_access(config)}",
-        f"  topics   {topics}",
-    ]
-    if app.metrics is not None:
-        lines.append(f"  metrics  http://{_joined(*app.metrics.address)}/metrics")
-    if front == "grpcio" and config.server.front == "auto":
-        lines.append("  note     the native gate cannot be imported; calls are slower without it")
-    where = _joined(_reachable(host), port)
-    if config.tls.mode == "required":
-        where = f"https://{where}"
-    lines.append(f"  try      {_trusting(config)}cosmodrome {attempt} --endpoint {where}")
-    return lines
-
-
-def _trusting(config: Config) -> str:
-    """What commands need beside the address, where they must trust a certificate of our own."""
-    if config.tls.mode != "required" or config.tls.certificate:
-        return ""
-    certificate, _ = files_in(config.data.resolve())
-    return f"COSMODROME_CA={certificate} "
-
-
 def _name_of(front: Front) -> str:
     return type(front).__name__.removesuffix("Front").lower()
-
-
-def _access(config: Config) -> str:
-    security = config.security
-    if not security.authentication:
-        return "open to everybody who can connect (security.authentication is off)"
-    if security.authorization:
-        return "signed requests only; rules say who may do what"
-    return "signed requests only; every user may do everything"
 
 
 def _set_up_logging(config: Config) -> None:

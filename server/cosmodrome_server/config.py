@@ -51,7 +51,7 @@ class Server(_Area, frozen=True):
     port: Port = 8081
     metrics_host: str = ""
     metrics_port: Port = 5557
-    data: str = "cosmodrome-data"
+    data: Annotated[str, Meta(min_length=1)] = "cosmodrome-data"
     name: str = "cosmodrome"
     cluster: str = "DefaultCluster"
     advertised: str = ""
@@ -324,7 +324,10 @@ def _from_text(area: str, key: str, text: str) -> object:
     if declared == list[str]:
         return items
     if get_origin(declared) is dict:
-        return dict(item.split("=", 1) for item in items if "=" in item)
+        for item in items:
+            if "=" not in item:
+                raise ConfigError(f"{area}.{key} is written name=value,name=value, not {item!r}")
+        return dict(item.split("=", 1) for item in items)
     return text
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -204,22 +205,9 @@ def test_state_of_another_version_is_refused_with_who_wrote_it(tmp_path: Path) -
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        ({}, ("open to everybody", "created on first use", "message send hello world")),
-        ({"server__dev": "false"}, ("definitions apply FILE", "cosmodrome status --endpoint")),
-        ({"security__authentication": "true"}, ("every user may do everything",)),
-        (
-            {"security__authentication": "true", "security__authorization": "true"},
-            ("rules say who may do what",),
-        ),
-    ],
-)
-async def test_a_start_says_what_is_open_and_how_to_begin(
-    overrides: dict[str, str], said: tuple[str, ...], front: str, tmp_path: Path
-) -> None:
-    async with running(settings(tmp_path, front, **overrides)) as (app, _):
-        told = "\n".join(application.greeting(app))
-    for words in said:
-        assert words in told
+async def test_a_port_for_metrics_that_is_taken_is_named(front: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port} .*server\.metrics_port"):
+            async with running(settings(tmp_path, front, server__metrics_port=port)):
+                pass

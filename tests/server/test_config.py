@@ -35,6 +35,9 @@ def test_variables_of_the_sdk_are_not_settings_of_the_server() -> None:
         ("server.port", "99999", "<= 65535"),
         ("server.dev", "perhaps", "server.dev: Expected `bool`"),
         ("limits.body_bytes", "0", ">= 1"),
+        ("server.data", "", "length >= 1"),
+        ("flow.topics", "orders", "flow.topics is written name=value,name=value, not 'orders'"),
+        ("flow.topics", "a=1,b", "not 'b'"),
     ],
 )
 def test_a_wrong_setting_says_which_and_what_would_fit(

@@ -9,6 +9,7 @@ import pytest
 from cosmodrome_server import app as application
 from cosmodrome_server.clock import SystemClock
 from cosmodrome_server.config import ConfigError, load
+from cosmodrome_server.greeting import lines
 from cosmodrome_server.proxy import fronts
 from tests.support.fronts import FRONTS
 
@@ -66,7 +67,7 @@ def greeting(front: str, data: Path) -> str:
         clock = SystemClock()
         app = await application.start(config, application.open_log(config, clock), clock)
         try:
-            return "\n".join(application.greeting(app))
+            return "\n".join(lines(config, app.context.front, app.front.address, None))
         finally:
             await app.stop()
 
