@@ -79,6 +79,9 @@ class AdminClient:
         self._fixed = Identity(new_client_id(), self._configuration.namespace).fixed()
         self._channel: Channel | None = None
 
+    def __repr__(self) -> str:
+        return f"<AdminClient at {self._endpoints}>"
+
     async def start(self) -> Self:
         """Open the connection."""
         if self._channel is None:

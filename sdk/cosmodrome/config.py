@@ -110,6 +110,10 @@ class ClientConfiguration:
         """Take a configuration as it is, an address or a URL as one."""
         if isinstance(given, ClientConfiguration):
             return given
+        if not isinstance(given, str):
+            raise ConfigurationError(
+                f"a client takes an address, a URL or a ClientConfiguration, not {given!r}"
+            )
         return cls.from_url(given) if "://" in given else cls(given)
 
     @classmethod

@@ -1,6 +1,6 @@
 """What a consumer wants of a topic: tags or a SQL92 condition over properties."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -64,6 +64,18 @@ class Filter:
 
 EVERYTHING = Filter()
 Subscriptions = Mapping[str, Filter | str]
+
+
+def topics_of(topics: Iterable[str]) -> dict[str, None]:
+    """Read names of topics, each once and in their order.
+
+    Raises:
+        IllegalArgument: A lone name, or something that is none.
+    """
+    names = [topics] if isinstance(topics, str) else list(topics)
+    if isinstance(topics, str) or not all(isinstance(name, str) for name in names):
+        raise IllegalArgument(f'topics are names of topics: ["orders"], not {topics!r}')
+    return dict.fromkeys(names)
 
 
 def filters_of(subscriptions: Subscriptions) -> dict[str, Filter]:

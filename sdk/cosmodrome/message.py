@@ -1,13 +1,15 @@
 """Messages: sent (`Message`), stored (`SendReceipt`), received (`MessageView`)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from enum import Enum, IntEnum
 from types import MappingProxyType
+from typing import Any
 
 from cosmodrome.errors import IllegalArgument
 
+_BODY_SHOWN_MAX = 128
 _NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -55,7 +57,7 @@ class DelayLevel(Enum):
     LEVEL_18 = timedelta(hours=2)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Message:
     """A message to send.
 
@@ -93,6 +95,9 @@ class Message:
     lite_topic: str = field(default="", kw_only=True)
     transaction_recovery: timedelta | None = field(default=None, kw_only=True)
     trace_context: str = field(default="", kw_only=True)
+
+    def __repr__(self) -> str:
+        return _shown(self)
 
     def __post_init__(self) -> None:
         if not self.topic.strip():
@@ -132,6 +137,9 @@ class Message:
             raise IllegalArgument(f"a delay is a timedelta or a DelayLevel, not {given}")
         if self.deliver_at is not None and self.delay is not None:
             raise IllegalArgument("deliver_at and delay exclude each other")
+        if self.deliver_at is not None and not isinstance(self.deliver_at, datetime):
+            given = type(self.deliver_at).__name__
+            raise IllegalArgument(f"deliver_at is a datetime with a time zone, not {given}")
         if self.deliver_at is not None and self.deliver_at.tzinfo is None:
             raise IllegalArgument("deliver_at needs a time zone: datetime.now(UTC) + …")
         if self.priority is not None and self.priority < 0:
@@ -244,7 +252,7 @@ class MessageBuilder:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class MessageView:
     """A message that was received. Immutable; only the SDK looks into `receipt`.
 
@@ -287,6 +295,28 @@ class MessageView:
     trace_context: str = ""
     is_corrupted: bool = False
     receipt: "Receipt | None" = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        return _shown(self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """To other processes, too: a view of a dictionary, as properties may be, does not go."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return _view, ({**values, "properties": dict(self.properties)},)
+
+
+def _shown(message: Message | MessageView) -> str:
+    """As dataclasses are written; of a large body the beginning, for it ends up in logs."""
+    values = {each.name: getattr(message, each.name) for each in fields(message) if each.repr}
+    texts = {name: repr(value) for name, value in values.items()}
+    if len(message.body) > _BODY_SHOWN_MAX:
+        texts["body"] = f"{message.body[:_BODY_SHOWN_MAX]!r}… ({len(message.body)} bytes)"
+    listed = ", ".join(f"{name}={text}" for name, text in texts.items())
+    return f"{type(message).__name__}({listed})"
+
+
+def _view(values: dict[str, Any]) -> MessageView:
+    return MessageView(**values)
 
 
 @dataclass(slots=True)

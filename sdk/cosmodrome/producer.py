@@ -36,6 +36,7 @@ from cosmodrome.errors import (
     IllegalArgument,
     PayloadTooLarge,
 )
+from cosmodrome.filters import topics_of
 from cosmodrome.interceptors import HookContext, HookPoint, Interceptor
 from cosmodrome.message import Message, MessageType
 from cosmodrome.receipt import SendReceipt
@@ -105,7 +106,7 @@ class Producer(Client):
         super().__init__(configuration, interceptors=interceptors, by_latency=by_latency)
         if max_attempts < 1:
             raise IllegalArgument(f"max_attempts is at least 1, not {max_attempts}")
-        self._topics = dict.fromkeys(topics)
+        self._topics = topics_of(topics)
         self._max_attempts = max_attempts
         self._checker = transaction_checker
         self._batching = batching or Batching()

@@ -40,7 +40,7 @@ from cosmodrome.errors import (
     OffsetNotFound,
     TooManyRequests,
 )
-from cosmodrome.filters import Filter
+from cosmodrome.filters import Filter, filters_of, topics_of
 from cosmodrome.message import MessageView
 from cosmodrome.offsets import FileOffsetStore, OffsetStore, Place
 from cosmodrome.pulling import FlowControl, OffsetReset, StartFrom
@@ -95,11 +95,8 @@ class PullConsumer(Client):
         if members and member not in members:
             raise IllegalArgument(f"member {member!r} is none of {', '.join(members)}")
         self._group = group
-        self._topics_wanted = dict.fromkeys(topics)
-        self._filters = {
-            topic: wanted if isinstance(wanted, Filter) else Filter(wanted)
-            for topic, wanted in (filters or {}).items()
-        }
+        self._topics_wanted = topics_of(topics)
+        self._filters = filters_of(filters or {})
         self._store = offset_store
         self._start_from = start_from
         self._offset_reset = offset_reset

@@ -99,6 +99,10 @@ class Client(ABC):
         self._exporter: Exporter
         self._meters = Meters(self._client_id, self._metered_group(), self._gauges)
 
+    def __repr__(self) -> str:
+        what = f"{type(self).__name__} {self._client_id}"
+        return f"<{what} at {self._access_point}, {self._state.value}>"
+
     @property
     def client_id(self) -> str:
         """The id brokers know this client by."""

@@ -46,12 +46,21 @@ class Tasks:
 
 
 async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and see them end, so that none outlives its caller."""
-    unfinished = [task for task in tasks if not task.done()]
-    for task in unfinished:
+    """Cancel tasks and see them end, so that none outlives its caller.
+
+    A caller that leaves wants none of their errors: asyncio is not to log them as nobody's.
+    """
+    ending = list(tasks)
+    for task in ending:
         task.cancel()
-    if unfinished:
+        task.add_done_callback(_ask)
+    if unfinished := [task for task in ending if not task.done()]:
         await asyncio.wait(unfinished)
+
+
+def _ask(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 async def first_success(works: Iterable[Coroutine[Any, Any, None]], timeout_s: float) -> None:

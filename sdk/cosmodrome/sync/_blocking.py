@@ -112,6 +112,9 @@ class Blocking(Generic[Twin]):
             return
         self._run(self._client.close())
 
+    def __repr__(self) -> str:
+        return f"<blocking {self._client!r}>"
+
     def __enter__(self) -> Self:
         return self.start()
 

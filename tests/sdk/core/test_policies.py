@@ -22,7 +22,7 @@ from cosmodrome._core.isolation import Isolation
 from cosmodrome._core.retry import RetryPolicy
 from cosmodrome._core.route import MessageQueue, RoundRobin, queue_for_group
 from cosmodrome.errors import ConfigurationError, NotFound
-from cosmodrome.filters import filters_of
+from cosmodrome.filters import filters_of, topics_of
 from cosmodrome_proto import Duration
 from cosmodrome_proto import definition_pb2 as pb
 
@@ -192,6 +192,7 @@ def test_a_message_knows_its_type(message: Message, kind: MessageType) -> None:
         {"delay": 5},
         {"message_group": "g", "priority": 0},
         {"delay": timedelta(1), "deliver_at": datetime.now(UTC)},
+        {"deliver_at": 1_767_323_045_000},
         {"deliver_at": datetime(2026, 1, 1)},  # noqa: DTZ001 - the naive one is the point
         {"priority": -1},
     ],
@@ -225,6 +226,19 @@ def test_credentials_of_a_file_are_read_again_when_it_changes(tmp_path: Path) ->
 def test_subscriptions_map_topics_to_filters(given: object) -> None:
     with pytest.raises(IllegalArgument, match="orders"):
         filters_of(given)  # type: ignore[arg-type]  # wrong on purpose
+
+
+@pytest.mark.parametrize("given", ["orders", [["orders"]], [None]])
+def test_topics_are_a_list_of_names(given: object) -> None:
+    with pytest.raises(IllegalArgument, match="names of topics"):
+        topics_of(given)  # type: ignore[arg-type]  # wrong on purpose
+    assert list(topics_of(("b", "a", "b"))) == ["b", "a"]
+
+
+@pytest.mark.parametrize("given", [None, 8081, ["127.0.0.1:8081"]])
+def test_where_the_broker_is_must_be_said(given: object) -> None:
+    with pytest.raises(ConfigurationError, match="an address, a URL or a ClientConfiguration"):
+        ClientConfiguration.of(given)  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_the_name_of_a_filters_type_is_none() -> None:
