@@ -17,7 +17,7 @@ from cosmodrome_server.model.filter import EVERYTHING, Filter, FilterType
 from cosmodrome_server.model.message import MessageType, NewMessage, StoredMessage
 from cosmodrome_server.proxy import encoding, validate
 from cosmodrome_server.proxy.names import Names
-from cosmodrome_server.proxy.validate import MessageRules
+from cosmodrome_server.proxy.validate import FIRST_S, LAST_S, MessageRules
 
 _NORMAL, _FIFO, _DELAY = MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY
 _LITE, _PRIORITY, _TRANSACTION = MessageType.LITE, MessageType.PRIORITY, MessageType.TRANSACTION
@@ -146,6 +146,9 @@ def new_messages(
             validate.check_body(body, rules)
             validate.check_stored_properties(len(encoded), rules)
         parse(encoded)
+        born = sent.born_timestamp
+        if not (FIRST_S <= born.seconds <= LAST_S and 0 <= born.nanos < 1_000_000_000):
+            validate.check_born(born)
         properties, tag, keys = message.user_properties, sent.tag, sent.keys
         # A slice, because a protobuf list iterates through Python; one key is the quickest so.
         text = tag + (keys[0] if len(keys) == 1 else "".join(keys[:]))
@@ -261,6 +264,7 @@ def _type(
     is_delayed = system.HasField("delivery_timestamp")
     if is_delayed:
         # 1, not 0, for a time before the epoch: 0 means that there is none.
+        validate.check_is_delivery_time(system.delivery_timestamp)
         message.delivery_timestamp_ms = max(1, timestamp_ms(system.delivery_timestamp))
         validate.check_delivery_time(message.delivery_timestamp_ms, now_ms, rules)
     if message.message_group:

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from cosmodrome_proto import Duration
+from cosmodrome_proto import Duration, Timestamp
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_server.model.queries import QueueBounds
 from cosmodrome_server.proxy.status import MESSAGE_CHARS
@@ -29,6 +29,15 @@ def _half(recovery_s: int) -> list[pb.Message]:
             orphaned_transaction_recovery_duration=recovery,
         )
     ]
+
+
+def _born(seconds: int, nanos: int) -> list[pb.Message]:
+    return [message(born_timestamp=Timestamp(seconds=seconds, nanos=nanos))]
+
+
+def _due(seconds: int, nanos: int) -> list[pb.Message]:
+    due = Timestamp(seconds=seconds, nanos=nanos)
+    return [message(topic="delay", delivery_timestamp=due)]
 
 
 SENDS: list[tuple[str, Callable[[], Sequence[pb.Message]], int]] = [
@@ -143,6 +152,36 @@ SENDS: list[tuple[str, Callable[[], Sequence[pb.Message]], int]] = [
         "an illegal lite topic",
         lambda: [message(topic="lite", lite_topic="a b")],
         pb.ILLEGAL_LITE_TOPIC,
+    ),
+    *(
+        (
+            f"a message born {seconds} s and {nanos} ns after 1970",
+            partial(_born, seconds, nanos),
+            code,
+        )
+        for seconds, nanos, code in (
+            (-62_135_596_800, 0, pb.OK),
+            (-62_135_596_801, 0, pb.BAD_REQUEST),
+            (253_402_300_799, 999_999_999, pb.OK),
+            (253_402_300_800, 0, pb.BAD_REQUEST),
+            (0, -1, pb.BAD_REQUEST),
+            (0, 1_000_000_000, pb.BAD_REQUEST),
+            (1 << 62, 0, pb.BAD_REQUEST),
+        )
+    ),
+    *(
+        (
+            f"a delivery time that is none: {seconds} s, {nanos} ns",
+            partial(_due, seconds, nanos),
+            code,
+        )
+        for seconds, nanos, code in (
+            (-62_135_596_800, 0, pb.OK),
+            (-62_135_596_801, 0, pb.ILLEGAL_DELIVERY_TIME),
+            (0, -1, pb.ILLEGAL_DELIVERY_TIME),
+            (0, 1_000_000_000, pb.ILLEGAL_DELIVERY_TIME),
+            (1 << 62, 0, pb.ILLEGAL_DELIVERY_TIME),
+        )
     ),
     (
         "a half message left unchecked for too long",
