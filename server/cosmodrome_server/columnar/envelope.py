@@ -8,7 +8,6 @@ Only what a wanted column needs is walked: for `queue_offset` and `body` alone, 
 The field numbers are those of `SystemProperties` in definition.proto.
 """
 
-import gzip
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,11 +22,16 @@ from cosmodrome_server.columnar.slices import RepeatedColumn, SliceColumn, slice
 TAG, KEYS, MESSAGE_ID, DIGEST, ENCODING, TYPE, BORN, BORN_HOST = 1, 2, 3, 4, 5, 6, 7, 8
 DELIVERY, MESSAGE_GROUP, TRACE_CONTEXT, DEAD_LETTER, LITE_TOPIC, PRIORITY = 11, 17, 18, 20, 21, 22
 ENCODING_GZIP = 2
+# A body becomes at most this when it is unpacked; packed, it has 4 MiB.
+UNPACKED_BYTES_MAX = 256 << 20
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # zlib's own way to say: whichever it begins as
 MESSAGE_TYPES = (
     "MESSAGE_TYPE_UNSPECIFIED",
     *("NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY"),
 )
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
+# Years 1 and 9999: protobuf's timestamps are no others, nor are Python's and Spark's.
+_FIRST_S, _LAST_S = -62_135_596_800, 253_402_300_799
 _TEXTS = {
     "message_id": MESSAGE_ID,
     "tag": TAG,
@@ -137,15 +141,15 @@ class System:
         return self._slices[number]
 
     def timestamps(self, number: int) -> pa.Array:
-        """A `google.protobuf.Timestamp` field, in microseconds."""
+        """A `google.protobuf.Timestamp` field, in microseconds; null if it is no time."""
         column = self._slices[number]
-        micros = np.zeros(column.rows, np.int64)
+        parts = np.zeros((3, column.rows), np.int64)  # by number: seconds, nanoseconds
         for found in walk(self._buffer, column.starts, column.ends):
-            if found.number == 1:
-                micros[found.rows] += found.values * 1_000_000
-            elif found.number == 2:
-                micros[found.rows] += found.values // 1000
-        return pa.array(micros, _TIMESTAMP, mask=column.starts < 0)
+            if found.number in {1, 2} and found.wire_type == VARINT:
+                parts[found.number][found.rows] = found.values
+        seconds, nanos = parts[1:]
+        is_none = (column.starts < 0) | (seconds < _FIRST_S) | (seconds > _LAST_S)
+        return pa.array(seconds * 1_000_000 + nanos // 1000, _TIMESTAMP, mask=is_none)
 
     def dead_letters(self) -> pa.Array:
         """The origin of dead letters: a struct of topic and message id."""
@@ -268,10 +272,23 @@ def _bodies(messages: Messages, system: System, rules: BodyRules) -> pa.Array:
 
 
 def _unpack(body: bytes) -> bytes:
-    """GZIP as the protocol says, or zlib, which the older Java clients send under that name."""
-    if body[:2] == b"\x1f\x8b":
-        return gzip.decompress(body)
-    return zlib.decompress(body)
+    """GZIP as the protocol says, or zlib, which the older Java clients send under that name.
+
+    What is neither, or damaged, or becomes more than `UNPACKED_BYTES_MAX`, as it came: its
+    producer is wrong about one message, and who reads a queue wants the others too.
+    """
+    parts, packed, room = [], body, UNPACKED_BYTES_MAX
+    try:
+        while packed:
+            engine = zlib.decompressobj(_GZIP_OR_ZLIB)
+            parts.append(engine.decompress(packed, room + 1))
+            room -= len(parts[-1])
+            if room < 0 or not engine.eof:
+                return body
+            packed = engine.unused_data.lstrip(b"\0")  # GZIP may have several parts, and padding
+    except zlib.error:
+        return body
+    return b"".join(parts)
 
 
 def _verify_digests(messages: Messages, system: System) -> None:

@@ -13,8 +13,9 @@ Eight bytes are gathered per row and step (`u64 at any byte`), which hold the ta
 varint behind it; the seven-bit groups are joined by masks and shifts, without a loop.
 About 25 ns for a field of a row.
 
-A varint longer than seven bytes counts as malformed: lengths, enum values and times of
-this protocol are shorter. Rows that are malformed are reported, not guessed at.
+A tag longer than two bytes, a varint longer than seven (a negative number), a group: what no
+client of this protocol sends is read one by one, by `model.wire`. Rows that are malformed are
+reported, not guessed at.
 """
 
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cosmodrome_server.errors import MessageCorrupted
+from cosmodrome_server.model import wire
+
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -30,12 +34,17 @@ Words = NDArray[np.uint64]
 VARINT = 0
 FIXED64 = 1
 DELIMITED = 2
+GROUP = 3
 FIXED32 = 5
 PAD_BYTES = 16  # what `Words` needs to look ahead at the end of the buffer
 
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _GROUPS = tuple((np.uint64(index), np.uint64(0x7F << (7 * index))) for index in range(1, 8))
 _LOW = np.uint64(0x7F)
+_TAG_WORD = np.uint64(0xFFFF)
+_TAG_BYTES, _WORD_BYTES = 2, 8
+_TAG_MAX = (1 << 32) - 1
+_WORD, _SIGN = (1 << 64) - 1, 1 << 63
 
 
 class MalformedMessage(ValueError):
@@ -56,10 +65,10 @@ class Field:
 
     Attributes:
         number: The field's number.
-        wire_type: VARINT, DELIMITED, FIXED32 or FIXED64.
+        wire_type: VARINT, DELIMITED, FIXED32, FIXED64 or GROUP.
         rows: Which rows have it.
         starts, ends: Byte positions of the content (DELIMITED), else of the value.
-        values: The values (VARINT), else the lengths.
+        values: The values (VARINT), the lengths (DELIMITED), else nothing of use.
     """
 
     number: int
@@ -138,7 +147,7 @@ def walk(buffer: Buffer, starts: Ints, ends: Ints) -> Iterator[Field]:
     cursors, limits = starts[rows], ends[rows]
     while rows.size:
         words = buffer.words_at(cursors)
-        tags, tag_bytes = varints(words & np.uint64(0xFFFF))
+        tags, tag_bytes = varints(words & _TAG_WORD)
         values, value_bytes = varints(words >> (tag_bytes.astype(np.uint64) << np.uint64(3)))
         wire_types = tags & 7
         contents = cursors + tag_bytes
@@ -148,8 +157,15 @@ def walk(buffer: Buffer, starts: Ints, ends: Ints) -> Iterator[Field]:
         fixed = (wire_types == FIXED32) | (wire_types == FIXED64)
         if fixed.any():
             following = np.where(fixed, contents + np.where(wire_types == FIXED32, 4, 8), following)
-        _check(rows, tag_bytes, np.where(fixed, 1, value_bytes), following, limits, wire_types)
         begins = np.where(delimited, after_value, contents)
+        # Behind what was looked at the words go on with zeros, which end no varint.
+        cut = (value_bytes == 0) | (tag_bytes + value_bytes > _WORD_BYTES)
+        bad = (tag_bytes == 0) | (tag_bytes > _TAG_BYTES) | (cut & ~fixed) | (following > limits)
+        bad |= (wire_types == GROUP) | (wire_types == 4) | (wire_types > FIXED32)
+        for at in np.flatnonzero(bad).tolist():
+            tags[at], begins[at], following[at], values[at] = _field(
+                buffer, int(cursors[at]), int(limits[at]), int(rows[at])
+            )
         yield from _by_tag(tags, rows, begins, following, values)
         open_rows = following < limits
         if not open_rows.all():
@@ -157,13 +173,25 @@ def walk(buffer: Buffer, starts: Ints, ends: Ints) -> Iterator[Field]:
         cursors = following
 
 
-def _check(
-    rows: Ints, tag_bytes: Ints, value_bytes: Ints, following: Ints, limits: Ints, types: Ints
-) -> None:
-    bad = (tag_bytes == 0) | (value_bytes == 0) | (following > limits)
-    bad |= (types == 3) | (types == 4) | (types > FIXED32)
-    if bad.any():
-        raise MalformedMessage(int(rows[int(np.argmax(bad))]))
+def _field(buffer: Buffer, at: int, limit: int, row: int) -> tuple[int, int, int, int]:
+    """Tag, begin, end and value of one field that is not as nearly all are."""
+    data = buffer.bytes.data[:limit]
+    value = 0
+    try:
+        tag, begin = wire.read_varint(data, at)
+        if tag & 7 == DELIMITED:
+            value, begin = wire.read_varint(data, begin)
+            end = begin + value
+        elif tag & 7 == VARINT:
+            value, end = wire.read_varint(data, begin)
+            value = (value + _SIGN & _WORD) - _SIGN
+        else:
+            end = wire.skip_value(data, tag, begin)
+    except MessageCorrupted as error:
+        raise MalformedMessage(row) from error
+    if tag > _TAG_MAX or end > limit:
+        raise MalformedMessage(row)
+    return tag, begin, end, value
 
 
 def _by_tag(tags: Ints, rows: Ints, begins: Ints, following: Ints, values: Ints) -> Iterator[Field]:

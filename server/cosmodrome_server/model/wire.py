@@ -86,7 +86,7 @@ def fields(data: bytes | memoryview) -> Iterator[tuple[int, int | bytes]]:
             else:
                 length, position = read_varint(data, position)
         else:
-            position = _skip(data, key, position)
+            position = skip_value(data, key, position)
             continue
         if position + length > end:
             raise MessageCorrupted(f"field at byte {position} crosses the end at {end}")
@@ -194,14 +194,18 @@ def without_field(data: bytes | memoryview, number: int) -> bytes:
     while position < end:
         start = position
         key, position = read_varint(data, position)
-        position = _skip(data, key, position)
+        position = skip_value(data, key, position)
         if key >> 3 != number:
             kept.append(bytes(data[start:position]))
     return b"".join(kept)
 
 
-def _skip(data: bytes | memoryview, key: int, position: int) -> int:
-    """The position after the value of a field."""
+def skip_value(data: bytes | memoryview, key: int, position: int) -> int:
+    """The position after the value of the field whose key was read.
+
+    Raises:
+        MessageCorrupted: The data ends inside it, or it has no wire type.
+    """
     wire_type = key & 7
     if wire_type == _VARINT:
         return read_varint(data, position)[1]
@@ -228,7 +232,7 @@ def _skip_group(data: bytes | memoryview, number: int, position: int) -> int:
         if key & 7 == _GROUP:
             inside.append(key >> 3)
         elif key & 7 != _GROUP_END:
-            position = _skip(data, key, position)
+            position = skip_value(data, key, position)
         elif inside.pop() != key >> 3:
             raise MessageCorrupted(f"the group before byte {position} ends as another one")
     return position

@@ -80,8 +80,54 @@ def test_a_message_cut_anywhere_is_malformed_or_shorter_but_never_read_past_its_
         assert all((field.ends <= cut).all() for field in fields)
 
 
-def test_groups_are_no_wire_type_of_this_protocol() -> None:
-    buffer, starts, ends = columns([b"\x0b\x0c"])
+STRANGE = st.sampled_from(
+    [
+        b"\xa3\x06\x08\x01\xa4\x06",
+        b"\xa3\x06\xa3\x06\xa4\x06\xa4\x06",
+        b"\x80\x80\x01\x07",
+        b"\x9a\x80\x01\x01x",  # number 2,051: 3 is the message id
+        b"\xa0\x06" + b"\xff" * 9 + b"\x01",
+        b"\xa5\x06abcd",
+        b"\xa1\x06abcdefgh",
+    ]
+)
 
-    with pytest.raises(MalformedMessage):
-        list(walk(buffer, starts, ends))
+
+@given(MESSAGES, st.lists(STRANGE, min_size=1, max_size=3), st.booleans())
+def test_fields_that_nobody_knows_are_passed_over(
+    messages: list[pb.SystemProperties], strange: list[bytes], first: bool
+) -> None:
+    odd = b"".join(strange)
+    parts = [each.SerializeToString() for each in messages]
+    parts[0] = odd + parts[0] if first else parts[0] + odd
+    buffer, starts, ends = columns(parts)
+
+    ids = [b""] * len(messages)
+    for field in walk(buffer, starts, ends):
+        if field.number == 3:
+            spans = zip(field.rows, field.starts, field.ends, strict=True)
+            for row, start, end in spans:
+                ids[row] = buffer.bytes[start:end].tobytes()
+
+    assert [each.decode() for each in ids] == [message.message_id for message in messages]
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_any_number_of_64_bits_is_read(value: int) -> None:
+    encoded = pb.SystemProperties(queue_offset=value).SerializeToString()
+    (field,) = walk(*columns([encoded]))
+    assert field.values.tolist() == [value]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        *(b"\x0b", b"\x0b\x14", b"\x0c", b"\x0e\x01", b"\x08" + b"\xff" * 10),
+        *(b"\x0a" + b"\xff" * 9 + b"\x01", b"\xff" * 9 + b"\x08", b"\x0a\x05a"),
+    ],
+)
+def test_what_protobuf_refuses_is_malformed(damaged: bytes) -> None:
+    whole = pb.SystemProperties(message_id="m").SerializeToString()
+    with pytest.raises(MalformedMessage) as refused:
+        list(walk(*columns([whole, damaged])))
+    assert refused.value.row == 1

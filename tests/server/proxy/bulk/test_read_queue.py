@@ -146,3 +146,29 @@ def test_a_log_that_is_elsewhere_is_read_by_pulling(name: str) -> None:
         assert "PullMessage" in answer.status.message
 
     run(scenario)
+
+
+def test_a_message_that_is_as_no_client_sends_it_stops_no_read(tmp_path: Path) -> None:
+    """Protobuf reads it, so a producer of any make may have sent it."""
+    second, group = 1_000_000, b"\xa3\x06\x08\x01\xa4\x06"
+    born_s = {"plain": 9, "before 1970": -9, "first": -62_135_596_800, "last": 253_402_300_799}
+
+    async def main() -> None:
+        async with running(settings(tmp_path)) as (_, channel):
+            for name, seconds in born_s.items():
+                one = message(topic="orders", message_id=name, body_encoding=-1)
+                one.system_properties.born_timestamp.seconds = seconds
+                one.system_properties.MergeFromString(group)
+                sent = await ask(channel, "SendMessage", rpc.SendMessageRequest(messages=[one]))
+                assert sent.status.code == pb.OK
+            asked = read_request(columns=["message_id", "born_timestamp"], end=len(born_s))
+            answer = await ask(channel, "ReadQueue", asked)
+            assert answer.status.code == pb.OK
+            kind = pa.timestamp("us", tz="UTC")
+            schema = pa.schema([("message_id", pa.string()), ("born_timestamp", kind)])
+            batch = pa.ipc.read_record_batch(pa.py_buffer(answer.ipc), schema)
+            assert batch["message_id"].to_pylist() == list(born_s)
+            found = batch["born_timestamp"].cast(pa.int64()).to_pylist()
+            assert found == [seconds * second for seconds in born_s.values()]
+
+    asyncio.run(main())
