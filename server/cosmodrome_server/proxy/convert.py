@@ -13,6 +13,7 @@ from cosmodrome_server.errors import (
     MessageCorrupted,
     MessageTypeConflict,
 )
+from cosmodrome_server.model import wire
 from cosmodrome_server.model.filter import EVERYTHING, Filter, FilterType
 from cosmodrome_server.model.message import MessageType, NewMessage, StoredMessage
 from cosmodrome_server.proxy import encoding, validate
@@ -148,7 +149,8 @@ def new_messages(
         parse(encoded)
         born = sent.born_timestamp
         if not (FIRST_S <= born.seconds <= LAST_S and 0 <= born.nanos < 1_000_000_000):
-            validate.check_born(born)
+            encoded = _born(encoded, now_ms)
+            parse(encoded)
         properties, tag, keys = message.user_properties, sent.tag, sent.keys
         # A slice, because a protobuf list iterates through Python; one key is the quickest so.
         text = tag + (keys[0] if len(keys) == 1 else "".join(keys[:]))
@@ -176,6 +178,16 @@ def new_messages(
             validate.check_stored_properties(len(encoded) + len(new.user), rules)
         converted.append(new)
     return converted
+
+
+def _born(encoded: bytes, now_ms: int) -> bytes:
+    """System properties with this time of birth, where the one they have is none.
+
+    Consumers in Java and Python fail on such a time, and lose all they received with it. The
+    reference takes such a message too (observed on 5.5.0).
+    """
+    born = wire.encode_bytes(wire.BORN_TIMESTAMP, encoding.timestamp(now_ms))
+    return wire.without_field(encoded, wire.BORN_TIMESTAMP) + born
 
 
 def topic_of(messages: Sequence[SentMessage], names: Names) -> str:

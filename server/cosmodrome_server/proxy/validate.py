@@ -29,7 +29,6 @@ from cosmodrome_server.model.digests import md5, sha1
 
 # The years 1 and 9999: protobuf's timestamps are within them.
 FIRST_S, LAST_S = -62_135_596_800, 253_402_300_799
-_NO_TIME = f"is {FIRST_S} to {LAST_S} seconds, with 0 to 999,999,999 nanos"
 
 # Java's isISOControl; the reference refuses them everywhere in properties.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -236,33 +235,21 @@ def check_recovery_duration(seconds: int, rules: MessageRules) -> None:
         )
 
 
-def check_born(born: Timestamp) -> None:
-    """Check that a message was born at a time protobuf has.
-
-    Java consumers fail on another one, and get nothing of what they received with it; the
-    reference fails on it, too.
-
-    Raises:
-        BadRequest
-    """
-    if not is_time(born):
-        raise BadRequest(f"born_timestamp {_NO_TIME}, not {born.seconds} s and {born.nanos} ns")
-
-
 def is_time(value: Timestamp) -> bool:
     """Whether protobuf calls it one: from year 1 to year 9999."""
     return FIRST_S <= value.seconds <= LAST_S and 0 <= value.nanos < 1_000_000_000
 
 
 def check_is_delivery_time(value: Timestamp) -> None:
-    """Check that a delivery time is a time: consumers are told it.
+    """Check that a delivery time is a time: consumers are told it, and Java's fail on another.
 
     Raises:
         IllegalDeliveryTime
     """
     if not is_time(value):
         raise IllegalDeliveryTime(
-            f"delivery_timestamp {_NO_TIME}, not {value.seconds} s and {value.nanos} ns"
+            f"delivery_timestamp is {FIRST_S} to {LAST_S} seconds, with 0 to 999,999,999 nanos, "
+            f"not {value.seconds} s and {value.nanos} ns"
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 from cosmodrome_proto import Duration, Timestamp
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_server.model.queries import QueueBounds
+from cosmodrome_server.proxy.convert import to_timestamp
 from cosmodrome_server.proxy.status import MESSAGE_CHARS
 from tests.support.broker_world import START_MS
 from tests.support.proxy_world import ProxyWorld, message, run
@@ -29,10 +30,6 @@ def _half(recovery_s: int) -> list[pb.Message]:
             orphaned_transaction_recovery_duration=recovery,
         )
     ]
-
-
-def _born(seconds: int, nanos: int) -> list[pb.Message]:
-    return [message(born_timestamp=Timestamp(seconds=seconds, nanos=nanos))]
 
 
 def _due(seconds: int, nanos: int) -> list[pb.Message]:
@@ -152,22 +149,6 @@ SENDS: list[tuple[str, Callable[[], Sequence[pb.Message]], int]] = [
         "an illegal lite topic",
         lambda: [message(topic="lite", lite_topic="a b")],
         pb.ILLEGAL_LITE_TOPIC,
-    ),
-    *(
-        (
-            f"a message born {seconds} s and {nanos} ns after 1970",
-            partial(_born, seconds, nanos),
-            code,
-        )
-        for seconds, nanos, code in (
-            (-62_135_596_800, 0, pb.OK),
-            (-62_135_596_801, 0, pb.BAD_REQUEST),
-            (253_402_300_799, 999_999_999, pb.OK),
-            (253_402_300_800, 0, pb.BAD_REQUEST),
-            (0, -1, pb.BAD_REQUEST),
-            (0, 1_000_000_000, pb.BAD_REQUEST),
-            (1 << 62, 0, pb.BAD_REQUEST),
-        )
     ),
     *(
         (
@@ -315,6 +296,36 @@ def test_what_only_the_server_may_say_is_dropped_and_unknown_fields_survive() ->
         assert not known.HasField("dead_letter_queue")
         assert known.trace_context == "trace"
         assert b"\xc2\x3e\x03new" in known.SerializeToString()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nanos", "is_kept"),
+    [
+        (0, 0, True),
+        (-62_135_596_800, 0, True),
+        (-62_135_596_801, 0, False),
+        (253_402_300_799, 999_999_999, True),
+        (253_402_300_800, 0, False),
+        (5, -1, False),
+        (5, 1_000_000_000, False),
+        (1 << 62, 0, False),
+    ],
+)
+@pytest.mark.parametrize("other", [{}, {"delivery_attempt": 9}], ids=["usual", "read again"])
+def test_a_message_born_at_no_time_was_born_when_it_came(
+    seconds: int, nanos: int, is_kept: bool, other: dict[str, int]
+) -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        born = Timestamp(seconds=seconds, nanos=nanos)
+        sent = message(born_timestamp=born, trace_context="trace", tag="t", **other)
+        await world.send(sent)
+        (received,) = await world.receive()
+        known = received.system_properties
+        expected = born if is_kept else to_timestamp(world.clocks.now_ms())
+        assert known.born_timestamp == expected
+        assert (known.trace_context, known.tag, known.message_id) == ("trace", "t", "id1")
 
     run(scenario)
 
