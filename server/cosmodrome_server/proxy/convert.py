@@ -139,11 +139,12 @@ def new_messages(
     # third of making one, and a look for a method more than its call.
     sent = SentProperties()
     parse, has = sent.ParseFromString, sent.HasField
+    most, most_stored = rules.body_bytes, rules.stored_properties_bytes
     converted = []
     for message in messages:
         body = message.body
         encoded = message.system_properties
-        if not 0 < len(body) <= rules.body_bytes or len(encoded) > rules.stored_properties_bytes:
+        if not 0 < len(body) <= most or len(encoded) > most_stored:
             validate.check_body(body, rules)
             validate.check_stored_properties(len(encoded), rules)
         parse(encoded)
