@@ -140,6 +140,16 @@ class Server:
         """A descriptor that is readable while events wait. Take it out of the loop before `close`."""
     def take(self, max_events: int = 1024) -> list[Event]:
         """The events that wait, oldest first."""
+    def linger(self, limit_us: int) -> int:
+        """Wait for events without sleeping and without the GIL, while a lone caller is served.
+
+        For an event loop that is about to sleep: it returns when there is something to take, after
+        `limit_us` or `busy_poll_us`, or when the caller is not alone any more or too slow.
+
+        Returns:
+            Microseconds it waited; 0 at once when no lone caller is served.
+        """
+
     def reply(self, replies: list[Reply], /) -> None:
         """Answer calls. Never waits.
 

@@ -43,8 +43,8 @@ class Server(_Area, frozen=True):
     address each client used, which works behind NAT and in containers. `front` is
     what speaks HTTP/2; `auto` takes the gate where it is installed. `strict` does without
     what the reference's servers do not have, for testing clients: see docs/wire.md.
-    `busy_poll_us` is how long the gate stays awake between the words of a caller who is
-    alone and sends its next call at once; 0 is never.
+    `busy_poll_us` is how long the gate and the loop stay awake between the words of a caller
+    who is alone and sends its next call at once; 0 is never.
     """
 
     host: str = "127.0.0.1"

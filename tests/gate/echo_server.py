@@ -15,6 +15,8 @@ from typing import Any
 
 import cosmodrome_gate as gate
 
+from cosmodrome_server.proxy.fronts.event_loop import EventLoop
+
 METHODS = [
     ("/test.Echo/Unary", gate.UNARY),
     ("/test.Echo/Stream", gate.SERVER_STREAM),
@@ -70,6 +72,12 @@ class EchoServer:
         if self.replies:
             replies, self.replies = self.replies, []
             self.server.reply(replies)
+
+    def linger(self, limit_us: int) -> int:
+        """Wait as the gate does for a lone caller."""
+        waited_us = self.server.linger(limit_us)
+        self.seen["lingered"] += waited_us > 0
+        return waited_us
 
     def call(self, number: int, method: int, message: bytes, request: gate.Request) -> None:
         """Answer one call."""
@@ -171,7 +179,9 @@ async def main() -> None:
     server = gate.Server(METHODS, **settings)
     echo = EchoServer(server)
     loop = asyncio.get_running_loop()
+    assert isinstance(loop, EventLoop)
     loop.add_reader(server.fileno(), echo.turn)
+    loop.linger_by(echo.linger)
     print(json.dumps(server.addresses), flush=True)
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         print(json.dumps(echo.order(json.loads(line))), flush=True)
@@ -180,4 +190,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=EventLoop) as runner:
+        runner.run(main())

@@ -27,8 +27,8 @@ def test_the_extension_is_small() -> None:
 
 def test_the_stub_says_what_there_is() -> None:
     assert {name for name in dir(gate.Server) if not name.startswith("_")} == {
-        "addresses", "close", "drain", "fileno", "notes", "reload_certificates", "reply", "send",
-        "statistics", "take",
+        "addresses", "close", "drain", "fileno", "linger", "notes", "reload_certificates", "reply",
+        "send", "statistics", "take",
     }  # fmt: skip
 
 

@@ -7,8 +7,9 @@
 //!
 //! Going to sleep and being woken, twice a call, is a sixth of the time of a durable send. Only strict turns
 //! count, so that nobody pays for it under load; and one poll that was in vain ends it. Where there is but
-//! one processor, whoever is waited for would need it.
+//! one processor, whoever is waited for would need it; where others want the processors, it rests.
 
+use crate::lone_caller::{LoneCaller, REST, make_way};
 use crate::statistics::{Statistics, up};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -23,23 +24,30 @@ const TURNS_BEFORE: u32 = 8;
 /// Whether a thread should poll or sleep.
 pub(crate) struct BusyPoll {
     budget: Duration,
+    lone_caller: Arc<LoneCaller>,
     statistics: Arc<Statistics>,
     turns: Cell<u32>,
     open: Cell<Option<u64>>,
     last: Cell<Instant>,
+    rests_until: Cell<Option<Instant>>,
     resumed: Notify,
 }
 
 impl BusyPoll {
     /// With a budget of zero, or one processor alone, it never polls.
-    pub(crate) fn new(budget_us: u64, statistics: Arc<Statistics>) -> Self {
+    pub(crate) fn new(budget_us: u64, lone_caller: Arc<LoneCaller>, statistics: Arc<Statistics>) -> Self {
         let is_alone = available_parallelism().is_ok_and(|processors| processors.get() == 1);
-        Self::with_budget(Duration::from_micros(if is_alone { 0 } else { budget_us }), statistics)
-    }
-
-    fn with_budget(budget: Duration, statistics: Arc<Statistics>) -> Self {
-        let (turns, open) = (Cell::new(0), Cell::new(None));
-        Self { budget, statistics, turns, open, last: Cell::new(Instant::now()), resumed: Notify::new() }
+        let budget = Duration::from_micros(if is_alone { 0 } else { budget_us });
+        Self {
+            budget,
+            lone_caller,
+            statistics,
+            turns: Cell::new(0),
+            open: Cell::new(None),
+            last: Cell::new(Instant::now()),
+            rests_until: Cell::new(None),
+            resumed: Notify::new(),
+        }
     }
 
     /// Python was given a call.
@@ -56,7 +64,8 @@ impl BusyPoll {
 
     fn turn(&self, is_next: bool, now: Instant) {
         let is_soon = now.saturating_duration_since(self.last.replace(now)) < self.budget;
-        let turns = if is_next && is_soon { self.turns.get().saturating_add(1) } else { 0 };
+        let rests = self.rests_until.get().is_some_and(|until| now < until);
+        let turns = if is_next && is_soon && !rests { self.turns.get().saturating_add(1) } else { 0 };
         self.turns.set(turns);
         if turns >= TURNS_BEFORE {
             self.resumed.notify_one();
@@ -67,16 +76,24 @@ impl BusyPoll {
         self.turns.get() >= TURNS_BEFORE && now.saturating_duration_since(self.last.get()) < self.budget
     }
 
+    fn rest(&self, now: Instant) {
+        self.turns.set(0);
+        self.rests_until.set(Some(now + REST));
+    }
+
     /// Keep the thread from sleeping while it is worth it: each yield looks at the sockets without waiting.
     pub(crate) async fn run(&self) {
         loop {
             self.resumed.notified().await;
-            if self.is_worth_it(Instant::now()) {
-                up(&self.statistics.busy_polls);
+            if !self.is_worth_it(Instant::now()) {
+                continue;
             }
+            up(&self.statistics.busy_polls);
+            let _serving = self.lone_caller.serve();
             while self.is_worth_it(Instant::now()) {
-                // Whoever is woken by an answer may have been put behind this thread.
-                std::thread::yield_now();
+                if !make_way() && !self.lone_caller.rest() {
+                    self.rest(Instant::now());
+                }
                 yield_now().await;
             }
         }
@@ -90,8 +107,14 @@ mod tests {
     const BUDGET: Duration = Duration::from_micros(250);
     const SOON: Duration = Duration::from_micros(200);
 
+    fn with_budget(budget: Duration) -> BusyPoll {
+        let mut poll = BusyPoll::new(0, LoneCaller::new(), Arc::default());
+        poll.budget = budget;
+        poll
+    }
+
     fn lone_caller(turns: u32) -> (BusyPoll, Instant) {
-        let poll = BusyPoll::with_budget(BUDGET, Arc::default());
+        let poll = with_budget(BUDGET);
         let mut now = poll.last.get();
         for _ in 0..turns {
             now += SOON;
@@ -139,8 +162,26 @@ mod tests {
     }
 
     #[test]
+    fn where_others_want_the_processors_it_rests_and_begins_anew() {
+        let (poll, mut now) = lone_caller(TURNS_BEFORE);
+        poll.rest(now);
+        assert!(!poll.is_worth_it(now));
+        let over = now + REST;
+        while now + SOON < over {
+            now += SOON;
+            poll.turn(true, now);
+        }
+        assert_eq!(poll.turns.get(), 0);
+        for _ in 0..TURNS_BEFORE {
+            now += SOON;
+            poll.turn(true, now);
+        }
+        assert!(poll.is_worth_it(now));
+    }
+
+    #[test]
     fn a_budget_of_nothing_never_polls() {
-        let poll = BusyPoll::with_budget(Duration::ZERO, Arc::default());
+        let poll = with_budget(Duration::ZERO);
         for id in 0..100 {
             poll.called(id);
             poll.answered(id);

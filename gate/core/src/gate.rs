@@ -4,6 +4,7 @@ use crate::config::{Config, Kind, TlsMode};
 use crate::connection::{self, OpenConnection};
 use crate::inbox::{Event, EventKind, Inbox};
 use crate::listen::{self, Accepted, Bound};
+use crate::lone_caller::LoneCaller;
 use crate::reactor::{Reactor, thread_of};
 use crate::reply::Outgoing;
 use crate::statistics::{Statistics, up};
@@ -61,6 +62,7 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     methods: HashMap<String, (u16, Kind)>,
     pub(crate) inbox: Inbox,
+    pub(crate) lone_caller: Arc<LoneCaller>,
     pub(crate) statistics: Arc<Statistics>,
     pub(crate) drain: watch::Sender<Option<Instant>>,
     stop: watch::Sender<bool>,
@@ -137,6 +139,7 @@ impl Gate {
             config,
             methods,
             inbox: Inbox::new()?,
+            lone_caller: LoneCaller::new(),
             statistics: Arc::default(),
             drain: watch::Sender::new(None),
             stop: watch::Sender::new(false),
@@ -183,6 +186,12 @@ impl Gate {
     /// What happened, and the descriptor that says when.
     pub fn inbox(&self) -> &Inbox {
         &self.shared.inbox
+    }
+
+    /// Wait for events without sleeping while a lone caller is served, `limit` at most; how long it was.
+    pub fn linger(&self, limit: Duration) -> Duration {
+        let budget = Duration::from_micros(self.shared.config.limits.busy_poll_us);
+        self.shared.lone_caller.linger(&self.shared.inbox, limit.min(budget))
     }
 
     /// The counters.
@@ -251,7 +260,7 @@ impl Gate {
         }
         self.shared.stop.send_replace(true);
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        for thread in threads {
+        for thread in threads.into_iter().chain(self.shared.lone_caller.end()) {
             // A thread that panicked is as over as one that ended.
             let _ = thread.join();
         }
@@ -262,6 +271,7 @@ impl Drop for Gate {
     fn drop(&mut self) {
         if std::process::id() == self.process {
             self.shared.stop.send_replace(true);
+            self.shared.lone_caller.end();
         }
     }
 }

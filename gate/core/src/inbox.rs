@@ -16,8 +16,8 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
-use std::sync::atomic::{AtomicU8, AtomicUsize};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Wake;
 use std::time::Duration;
@@ -212,18 +212,25 @@ impl Resets {
 /// The queue towards Python.
 pub struct Inbox {
     events: Mutex<VecDeque<Event>>,
+    /// Whether there are events, for whoever asks all the time.
+    is_filled: AtomicBool,
     wake: WakeUp,
 }
 
 impl Inbox {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { events: Mutex::default(), wake: WakeUp::new()? })
+        Ok(Self { events: Mutex::default(), is_filled: AtomicBool::new(false), wake: WakeUp::new()? })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        !self.is_filled.load(Acquire)
     }
 
     pub(crate) fn push(&self, event: Event) {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         let first = events.is_empty();
         events.push_back(event);
+        self.is_filled.store(true, Release);
         drop(events);
         if first {
             self.wake.signal();
@@ -239,6 +246,7 @@ impl Inbox {
             if events.is_empty() {
                 // Under the lock: after it, this might take back the word of an event pushed meanwhile.
                 self.wake.clear();
+                self.is_filled.store(false, Release);
             }
             taken
         };

@@ -23,6 +23,7 @@ mod gate;
 mod inbox;
 mod ledger;
 mod listen;
+mod lone_caller;
 pub mod metadata;
 mod reactor;
 mod reply;

@@ -136,7 +136,11 @@ pub(crate) struct Reactor {
 
 impl Reactor {
     pub(crate) fn new(shared: Arc<Shared>, thread: usize) -> Rc<Self> {
-        let busy_poll = BusyPoll::new(shared.config.limits.busy_poll_us, shared.statistics.clone());
+        let busy_poll = BusyPoll::new(
+            shared.config.limits.busy_poll_us,
+            shared.lone_caller.clone(),
+            shared.statistics.clone(),
+        );
         Rc::new(Self {
             heads: Heads::new(),
             busy_poll,

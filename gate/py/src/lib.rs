@@ -93,6 +93,11 @@ impl Server {
         PyList::new(py, items)
     }
 
+    /// Wait for events without sleeping while a lone caller is served: the microseconds it took, else 0.
+    fn linger(&self, py: Python<'_>, limit_us: u64) -> u128 {
+        py.detach(|| self.gate.linger(Duration::from_micros(limit_us))).as_micros()
+    }
+
     /// Answer calls: (id, message), (id, messages), (id, messages, token) or (id, status, text). Never waits.
     fn reply(&self, replies: &Bound<'_, PyList>) -> PyResult<()> {
         let mut outgoing = Vec::with_capacity(replies.len());

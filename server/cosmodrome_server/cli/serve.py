@@ -52,8 +52,10 @@ def _serve(flags: argparse.Namespace, *, show_only: bool) -> int:
     own = chosen.tls.mode != "off" and not chosen.tls.certificate
     certificate = development_certificate.begin(chosen.data) if own else None
     from cosmodrome_server.app import serve  # noqa: PLC0415 - not needed to print settings
+    from cosmodrome_server.proxy.fronts.event_loop import EventLoop  # noqa: PLC0415 - the same
 
-    return asyncio.run(serve(chosen, read_again=read, certificate=certificate))
+    with asyncio.Runner(loop_factory=EventLoop) as runner:
+        return runner.run(serve(chosen, read_again=read, certificate=certificate))
 
 
 def _parser(*, show_only: bool) -> argparse.ArgumentParser:

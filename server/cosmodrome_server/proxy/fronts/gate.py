@@ -18,6 +18,7 @@ import cosmodrome_gate as gate
 from cosmodrome_server import open_files
 from cosmodrome_server.config import Config
 from cosmodrome_server.proxy.front import GrpcStatus, Handler, Kind, Route
+from cosmodrome_server.proxy.fronts.event_loop import EventLoop
 from cosmodrome_server.proxy.tls import Certificates
 
 _log = logging.getLogger(__name__)
@@ -84,6 +85,8 @@ class GateFront:
             ) from error
         self._address = (self._address[0], self._server.addresses[0][1])
         self._loop.add_reader(self._server.fileno(), self._turn)
+        if isinstance(self._loop, EventLoop):
+            self._loop.linger_by(self._server.linger)
         self._watch = self._loop.call_later(_WATCH_S, self._look_around)
 
     def _listen(self) -> gate.Server:
@@ -231,6 +234,8 @@ class GateFront:
         if self._watch is not None:
             self._watch.cancel()
         self._loop.remove_reader(self._server.fileno())
+        if isinstance(self._loop, EventLoop):
+            self._loop.linger_by(None)
         await self._loop.run_in_executor(None, self._server.close)
 
 
