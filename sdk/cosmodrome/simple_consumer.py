@@ -20,6 +20,7 @@ from typing import Self
 from cosmodrome._client import meters
 from cosmodrome._client.client import State
 from cosmodrome._client.consumer import Consumer, invisible, seconds_or_delta
+from cosmodrome._client.patience import give_back, received
 from cosmodrome._client.tasks import completed, end
 from cosmodrome._core.route import MessageQueue
 from cosmodrome.builders import SimpleConsumerBuilder
@@ -169,18 +170,17 @@ class SimpleConsumer(Consumer):
         try:
             yield message
         except BaseException:
-            await asyncio.shield(self.change_invisible_duration(message, retry_after))
+            await asyncio.shield(give_back(self, message, retry_after))
             raise
         await self.ack(message)
 
     async def __aiter__(self) -> AsyncIterator[MessageView]:
-        """Receive for ever, message by message, until the consumer is closed."""
+        """Receive for ever, message by message, until the consumer is closed.
+
+        What may succeed later is tried again in a second: it outlives a broker that restarts.
+        """
         while self.is_running:
-            try:
-                messages = await self.receive()
-            except NotRunning:
-                return
-            for message in messages:
+            for message in await received(self):
                 yield message
 
     async def _until_closed(

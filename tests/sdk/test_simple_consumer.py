@@ -19,6 +19,7 @@ from cosmodrome import (
     SimpleConsumer,
     errors,
 )
+from cosmodrome._client import patience
 from cosmodrome.testing import TestBroker
 
 Names = Callable[[str], str]
@@ -220,6 +221,35 @@ async def test_a_receive_survives_a_restart_of_the_broker(own_broker: TestBroker
                 except errors.TransportError:
                     continue
         await c.ack(message)
+
+
+async def test_a_loop_over_a_consumer_goes_on_when_a_receive_fails(
+    broker: TestBroker, name: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "FAILED_S", 0)
+    topic = name("t")
+    await send(broker, topic, b"x")
+    async with consumer(broker, topic) as c:
+        with broker.fault("ReceiveMessage", unavailable=True, times=2):
+            async for message in c:
+                assert message.body == b"x"
+                break
+        with broker.fault("ReceiveMessage", code="BAD_REQUEST"):
+            with pytest.raises(errors.BadRequest):
+                await anext(aiter(c))
+
+
+async def test_a_block_that_raises_is_heard_of_though_its_message_cannot_be_given_back(
+    broker: TestBroker, name: Names
+) -> None:
+    topic = name("t")
+    await send(broker, topic, b"x")
+    async with consumer(broker, topic) as c:
+        (message,) = await c.receive()
+        await c.ack(message)
+        with pytest.raises(ValueError, match="the work"):
+            async with c.processing(message):
+                raise ValueError("the work failed")
 
 
 async def test_acks_share_requests(broker: TestBroker, name: Names) -> None:

@@ -1,6 +1,7 @@
 """Calls: metadata, deadlines, and the one place where gRPC's errors become ours."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -99,6 +100,13 @@ class Rpc:
         if channel is not None:
             channels.retire(channel, self._configuration.tls)
             await channels.give_back(channel, self._configuration.tls)
+
+    async def reach(self, endpoints: Endpoints, timeout_s: float) -> None:
+        """Wait for a connection, so long at most: one that broke is there again after a restart."""
+        channel = await self._channel(endpoints)
+        with contextlib.suppress(TimeoutError, grpc.aio.UsageError):
+            async with asyncio.timeout(timeout_s):
+                await channel.channel.channel_ready()
 
     def headers(self) -> tuple[Metadata, str]:
         """Metadata of one call, signed now, and its request id."""

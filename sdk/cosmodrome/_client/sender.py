@@ -1,7 +1,8 @@
 """Sending one batch: choose a broker, call, try again where that helps, tell each message.
 
 attempt ─▶ answer ─▶ a receipt or an error per message
-├─ no answer / broker failed ─▶ pass the broker over, next candidate
+├─ no answer / broker failed ─▶ pass the broker over, next candidate; where there is no other,
+│                               wait for it, a request timeout at most
 ├─ TOO_MANY_REQUESTS ─▶ rest by the policy, next attempt
 ├─ topic not found ─▶ ask for the route once more, once
 └─ anything else the broker refuses ─▶ no second try: it would refuse again
@@ -18,6 +19,7 @@ from cosmodrome._core.isolation import Isolation
 from cosmodrome._core.retry import RetryPolicy
 from cosmodrome._core.route import MessageQueue, RoundRobin, Route
 from cosmodrome.errors import (
+    ConnectionFailed,
     CosmodromeError,
     DeadlineExceeded,
     InternalError,
@@ -62,6 +64,7 @@ class Sender:
         """
         state = _Sending(topic, messages, _now_s() + self.deadline_s, queue)
         attempt = 0
+        candidates: list[MessageQueue] = []
         while attempt < self.max_attempts and state.left and _now_s() < state.ends_s:
             attempt += 1
             try:
@@ -84,7 +87,7 @@ class Sender:
             if failure is None or not failure.is_retryable:
                 break
             if attempt < self.max_attempts:
-                await self._rest(failure, attempt, state.ends_s)
+                await self._rest(failure, attempt, candidates, state.ends_s)
         return state.outcomes()
 
     def _candidates(self, found: Route, state: "_Sending") -> list[MessageQueue]:
@@ -131,7 +134,13 @@ class Sender:
             return False
         return True
 
-    async def _rest(self, error: CosmodromeError, attempt: int, ends: float) -> None:
+    async def _rest(
+        self, error: CosmodromeError, attempt: int, tried: list[MessageQueue], ends: float
+    ) -> None:
+        brokers = {queue.endpoints for queue in tried}
+        if isinstance(error, ConnectionFailed) and len(brokers) == 1:
+            wait_s = min(self.request_timeout_s, ends - _now_s())
+            await self.rpc.reach(brokers.pop(), max(0.0, wait_s))
         # A broker that lost our settings is told them again at once; that takes a moment, too.
         if isinstance(error, TooManyRequests | UnrecognizedClientType):
             rest_s = self.policy().delay_ms(attempt) / 1000

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Self, TypeVar
 
 from cosmodrome import simple_consumer as _simple
+from cosmodrome._client.patience import give_back, received
 from cosmodrome.builders import SimpleConsumerBuilder
-from cosmodrome.errors import NotRunning
 from cosmodrome.message import MessageView
 from cosmodrome.sync._blocking import BlockingConsumer, made_by
 
@@ -41,18 +41,14 @@ class Receiving(BlockingConsumer[Twin]):
         try:
             yield message
         except BaseException:
-            self.change_invisible_duration(message, retry_after)
+            self._run(give_back(self._client, message, retry_after))
             raise
         self.ack(message)
 
     def __iter__(self) -> Iterator[MessageView]:
         """Receive for ever, message by message, until the consumer is closed."""
         while self.is_running:
-            try:
-                messages = self.receive()
-            except NotRunning:
-                return
-            yield from messages
+            yield from self._run(received(self._client))
 
 
 class SimpleConsumer(Receiving[_simple.SimpleConsumer]):
