@@ -3,7 +3,7 @@
     _run_once ─▶ select(timeout) ─▶ linger ──event, or enough of it──▶ epoll
 
 The gate uses it to stay awake for a lone caller (`server.busy_poll_us`). What else the loop waits
-for is looked at after that, half a millisecond late at most.
+for is looked at after that, a millisecond late at most.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import TypeAlias
 # Takes the longest it may wait and returns how long it did, in microseconds.
 Linger: TypeAlias = Callable[[int], int]
 
-_LIMIT_US_MAX = 1_000_000
+_LIMIT_US_MAX = 1_000
 
 
 class _LingeringSelector(DefaultSelector):
