@@ -62,8 +62,18 @@ _STRICT = "server.strict"
 Response = TypeVar("Response", bound=Message)
 
 
-def call(endpoint: str, service: str, name: str, request: Message) -> Message:
-    """Make one unary call; print the broker's words and exit with 1 if it refuses."""
+def call(
+    endpoint: str, service: str, name: str, request: Message, tolerated: int = definition_pb2.OK
+) -> Message:
+    """Make one unary call; print the broker's words and exit with 1 if it refuses.
+
+    Args:
+        endpoint: As the option says.
+        service: Its full name.
+        name: The RPC.
+        request: Its message.
+        tolerated: A code that the caller deals with.
+    """
     method = next(m for m in methods(service) if m.name == name)
     broker = _parsed(endpoint)
     try:
@@ -77,7 +87,8 @@ def call(endpoint: str, service: str, name: str, request: Message) -> Message:
         refuse(_told(broker, service, error))
     except EndpointError as error:
         refuse(str(error))
-    if (status := getattr(response, "status", None)) is not None:
+    status = getattr(response, "status", None)
+    if status is not None and status.code != tolerated:
         _check(broker, status)
     return response
 

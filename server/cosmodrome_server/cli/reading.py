@@ -5,8 +5,11 @@ group gets it. `tail` only looks: it pulls by offset, and changes nothing for an
 """
 
 import contextlib
+import heapq
 import json
 import time
+from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Annotated, NamedTuple
 
 import typer
@@ -15,12 +18,12 @@ from cosmodrome_proto import control_pb2 as wire
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
 from cosmodrome_server.cli.connect import (
+    CONTROL,
     DEFAULT_ENDPOINT,
     MESSAGING,
     AsJson,
     Endpoint,
     call,
-    control,
     read,
     refuse,
 )
@@ -106,20 +109,18 @@ def tail(  # noqa: PLR0913, PLR0917 - options
 ) -> None:
     """Look at the last messages of a topic; hides and moves nothing."""
     reader = _Reader(endpoint, topic, group)
-    bounds = _bounds(endpoint, topic)
+    bounds = _bounds(reader)
     if since:
         at = {queue: _first_since(reader, queue, held, since) for queue, held in bounds.items()}
     else:
         at = {queue: max(held.first, held.end - most) for queue, held in bounds.items()}
     found = _between(reader, at, bounds)
-    if not since:
-        found = found[max(0, len(found) - most) :]
-    _print(found, as_json=as_json)
+    _print(found if since else deque(found, most), as_json=as_json)
     with contextlib.suppress(KeyboardInterrupt):
         while follow:
             time.sleep(_LOOK_EVERY_S)
             at = {queue: held.end for queue, held in bounds.items()}
-            bounds = _bounds(endpoint, topic)
+            bounds = _bounds(reader)
             _print(_between(reader, at, bounds), as_json=as_json)
 
 
@@ -146,38 +147,68 @@ class _Bounds(NamedTuple):
     end: int
 
 
-def _bounds(endpoint: str, topic: str) -> dict[int, _Bounds]:
-    request = wire.ListTopicsRequest(prefix=topic)
-    found = control(endpoint, "ListTopics", request, wire.ListTopicsResponse)
-    state = next((each for each in found.topics if each.topic.name == topic), None)
+def _bounds(reader: _Reader) -> dict[int, _Bounds]:
+    """What the queues of the topic hold.
+
+    Exits with 1 where there is no such topic.
+    """
+    request = wire.ListTopicsRequest(prefix=reader.topic)
+    found = call(reader.endpoint, CONTROL, "ListTopics", request, tolerated=pb.UNAUTHORIZED)
+    assert isinstance(found, wire.ListTopicsResponse)
+    if found.status.code == pb.UNAUTHORIZED:
+        return _bounds_one_by_one(reader)
+    state = next((each for each in found.topics if each.topic.name == reader.topic), None)
     if state is None:
-        refuse(f"there is no topic {topic}")
+        refuse(f"there is no topic {reader.topic}")
     return {q.queue_id: _Bounds(q.min_offset, q.max_offset) for q in state.queues}
+
+
+def _bounds_one_by_one(reader: _Reader) -> dict[int, _Bounds]:
+    """The same for who may read this topic, and may not list all."""
+    asked = rpc.QueryRouteRequest(topic=pb.Resource(name=reader.topic))
+    route = call(reader.endpoint, MESSAGING, "QueryRoute", asked)
+    assert isinstance(route, rpc.QueryRouteResponse)
+    ends = (pb.BEGINNING, pb.END)
+    asks = [rpc.QueryOffsetRequest(query_offset_policy=each) for each in ends]
+    return {
+        queue.id: _Bounds(*(_offset(reader, queue.id, ask) for ask in asks))
+        for queue in route.message_queues
+    }
 
 
 def _first_since(reader: _Reader, queue: int, held: _Bounds, since: str) -> int:
     if since == "first":
         return held.first
     request = rpc.QueryOffsetRequest(query_offset_policy=pb.TIMESTAMP)
-    request.message_queue.topic.name, request.message_queue.id = reader.topic, queue
     request.timestamp.FromMilliseconds(epoch_ms(since))
+    return max(held.first, _offset(reader, queue, request))
+
+
+def _offset(reader: _Reader, queue: int, request: rpc.QueryOffsetRequest) -> int:
+    request.message_queue.topic.name, request.message_queue.id = reader.topic, queue
     answer = call(reader.endpoint, MESSAGING, "QueryOffset", request)
     assert isinstance(answer, rpc.QueryOffsetResponse)
-    return max(held.first, answer.offset)
+    return answer.offset
 
 
-def _between(reader: _Reader, at: dict[int, int], bounds: dict[int, _Bounds]) -> list[pb.Message]:
-    """What lies between offsets and the ends of queues, oldest first."""
-    found: list[pb.Message] = []
-    for queue, held in bounds.items():
-        offset = max(held.first, at.get(queue, held.first))
-        while offset < held.end:
-            messages, next_offset = reader.pull(queue, offset, held.end - offset)
-            found += messages
-            if next_offset <= offset:
-                break
-            offset = next_offset
-    return sorted(found, key=_age)
+def _between(
+    reader: _Reader, at: dict[int, int], bounds: dict[int, _Bounds]
+) -> Iterator[pb.Message]:
+    """What lies between offsets and the ends of queues, oldest first, read as it is taken."""
+    parts = (
+        _part(reader, queue, max(held.first, at.get(queue, held.first)), held.end)
+        for queue, held in bounds.items()
+    )
+    return heapq.merge(*parts, key=_age)
+
+
+def _part(reader: _Reader, queue: int, offset: int, end: int) -> Iterator[pb.Message]:
+    while offset < end:
+        messages, next_offset = reader.pull(queue, offset, end - offset)
+        yield from messages
+        if next_offset <= offset:
+            return
+        offset = next_offset
 
 
 def _age(message: pb.Message) -> tuple[int, int, int]:
@@ -186,7 +217,7 @@ def _age(message: pb.Message) -> tuple[int, int, int]:
     return stored.ToMilliseconds(), system.queue_id, system.queue_offset
 
 
-def _print(messages: list[pb.Message], *, as_json: bool) -> None:
+def _print(messages: Iterable[pb.Message], *, as_json: bool) -> None:
     for message in messages:
         text = json.dumps(fields_of(message), ensure_ascii=False) if as_json else line_of(message)
         typer.echo(text)

@@ -158,3 +158,43 @@ def test_more_than_one_pull_takes_is_read_in_several(cli: Cli) -> None:
     text = "\n".join(map(str, range(250)))
     assert cli("message", "send", "long", text, "--lines") == "messages sent: 250\n"
     assert len(bodies(cli("message", "tail", "long", "--max", "240", "--json"))) == 240
+
+
+def test_who_may_read_a_topic_may_look_at_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {
+        "security.authentication": "true",
+        "security.authorization": "true",
+        "security.admin_user": "root",
+        "security.admin_secret": "s3cret123",
+    }
+    with TestBroker(settings=settings) as guarded:
+        where = ("--endpoint", f"rocketmq://root:s3cret123@{guarded.endpoint}")
+        cli("topic", "create", "orders", "--queues", "2", *where)
+        cli("message", "send", "orders", "a", *where)
+        monkeypatch.setenv("COSMODROME_NEW_SECRET", "cl3rksecret")
+        cli("user", "create", "clerk", *where)
+        cli("acl", "allow", "clerk", "sub", "Topic:orders", *where)
+        cli("acl", "allow", "clerk", "sub", "Group:audit", *where)
+        as_clerk = ("--json", "--endpoint", f"rocketmq://clerk:cl3rksecret@{guarded.endpoint}")
+        tail = ("message", "tail", "orders", "--group", "audit")
+        assert bodies(cli(*tail, *as_clerk)) == ["a"]
+        assert bodies(cli(*tail, "--since", "first", *as_clerk)) == ["a"]
+        assert "UNAUTHORIZED" in cli("message", "tail", "other", *as_clerk, code=1)
+
+
+def test_a_long_topic_is_printed_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    pulled: list[tuple[int, int]] = []
+
+    def read(_: str, request: rpc.PullMessageRequest) -> tuple[list[pb.Message], int]:
+        queue, offset = request.message_queue.id, request.offset
+        pulled.append((queue, offset))
+        message = pb.Message()
+        message.system_properties.queue_id = queue
+        message.system_properties.store_timestamp.seconds = 2 * offset + queue
+        return [message], offset + 1
+
+    monkeypatch.setattr(reading, "read", read)
+    held = {queue: reading._Bounds(0, 1_000_000) for queue in (0, 1)}
+    found = reading._between(reading._Reader("", "t", "g"), {}, held)
+    ages = [next(found).system_properties.store_timestamp.seconds for _ in range(4)]
+    assert (ages, len(pulled)) == ([0, 1, 2, 3], 5)
