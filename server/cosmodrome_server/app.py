@@ -83,7 +83,7 @@ class App(msgspec.Struct):
         self.health.set(Serving.NOT_SERVING)
         sessions = self.context.sessions
         sessions.reconnect_all()
-        await asyncio.sleep(RECONNECT_S if sessions.streams else 0)
+        await asyncio.sleep(RECONNECT_S if sessions.has_streams else 0)
         sessions.close()
         self.health.close()
         # A drain waits for calls under way; those that only wait must not hold it up.

@@ -68,6 +68,9 @@ class Sessions:
         self._config = config
         self._known = ClientSessions(config.delivery.registration_s * 1000)
         self._streams: dict[str, Call] = {}
+        # All of them: also of clients that opened a newer one, or never said who they are.
+        self._open: set[Call] = set()
+        self._is_closed = False
         # Since when clients have no stream; until what is renewed for them is released.
         self._closed: dict[str, int] = {}
         self._relays: dict[str, _Relay] = {}
@@ -82,6 +85,11 @@ class Sessions:
     def streams(self) -> int:
         """How many clients have a Telemetry stream open."""
         return len(self._streams)
+
+    @property
+    def has_streams(self) -> bool:
+        """Whether any is open."""
+        return bool(self._open)
 
     def restore(self) -> None:
         """Know again the clients of before the restart, so that none need re-sync first."""
@@ -152,8 +160,16 @@ class Sessions:
         self._known.register(changed, self._clock.monotonic_ms())
         self._broker.keep(KEPT_PREFIX + session.client_id, changed.settings)
 
+    def stream_opened(self, call: Call) -> None:
+        """A stream began; whose it is, it says by its settings."""
+        if self._is_closed:
+            call.finish()
+        else:
+            self._open.add(call)
+
     def stream_closed(self, client_id: str, call: Call) -> None:
         """A stream ended; the client stays known until it expires."""
+        self._open.discard(call)
         if self._streams.get(client_id) is call:
             del self._streams[client_id]
             self._closed[client_id] = self._clock.monotonic_ms()
@@ -260,14 +276,17 @@ class Sessions:
 
     def reconnect_all(self) -> None:
         """Ask every client to open its stream anew: this server is about to stop."""
-        for client_id in list(self._streams):
+        for stream in list(self._open):
             ask = rpc.ReconnectEndpointsCommand(nonce=os.urandom(16).hex())
-            self.send(client_id, rpc.TelemetryCommand(reconnect_endpoints_command=ask))
+            command = rpc.TelemetryCommand(reconnect_endpoints_command=ask)
+            stream.send(command.SerializeToString())
 
     def close(self) -> None:
-        """End every stream."""
-        for stream in list(self._streams.values()):
+        """End every stream, and those that are opened from now on."""
+        self._is_closed = True
+        for stream in list(self._open):
             stream.finish()
+        self._open.clear()
         self._streams.clear()
 
 

@@ -10,6 +10,8 @@ from cosmodrome_server.errors import BrokerError, ClientTimeout, NotFound, Store
 from cosmodrome_server.model.group import Group
 from cosmodrome_server.model.message import StoredMessage
 from cosmodrome_server.model.topic import Topic
+from cosmodrome_server.proxy.activities.telemetry import SETTINGS_BYTES_MAX
+from cosmodrome_server.proxy.front import GrpcStatus
 from tests.support.proxy_world import (
     ProxyWorld,
     consumer_settings,
@@ -41,6 +43,68 @@ def test_those_who_use_a_changed_topic_learn_at_once() -> None:
         producer = world.telemetry(producer_settings("normal"), client_id="p")
         world.world.broker.create_topic(Topic("normal", queues=4))
         assert len(producer.messages) == 2
+
+    run(scenario)
+
+
+def test_at_the_end_every_stream_ends_also_an_older_one_and_one_that_said_nothing() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        older, newer, silent = (
+            world.telemetry(producer_settings("normal"), client_id="p"),
+            world.telemetry(producer_settings("normal"), client_id="p"),
+            world.telemetry(),
+        )
+        gone = world.telemetry(producer_settings("normal"), client_id="gone")
+        gone.cancel()
+        assert world.sessions.has_streams
+        world.sessions.reconnect_all()
+        world.sessions.close()
+        late = world.telemetry()
+        assert not world.sessions.has_streams
+        for call in (older, newer, silent, late):
+            assert call.ended == (GrpcStatus.OK, "")
+        for call in (older, newer, silent):
+            assert call.commands()[-1].HasField("reconnect_endpoints_command")
+        assert gone.ended is None
+
+    run(scenario)
+
+
+def test_a_stream_that_ended_is_known_no_longer() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        refused = world.telemetry(pb.Settings())
+        assert refused.ended is not None
+        done = world.telemetry(producer_settings("normal"))
+        done.say(None)
+        assert not world.sessions.has_streams
+
+    run(scenario)
+
+
+def test_a_stream_that_met_a_bug_is_known_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise ZeroDivisionError
+
+    async def scenario(world: ProxyWorld) -> None:
+        call = world.telemetry()
+        monkeypatch.setattr(world.sessions, "register", fail)
+        with pytest.raises(ZeroDivisionError):
+            call.say(rpc.TelemetryCommand(settings=producer_settings("normal")))
+        assert not world.sessions.has_streams
+
+    run(scenario)
+
+
+def test_settings_larger_than_is_kept_of_a_client_are_refused() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        settings = producer_settings("normal")
+        settings.user_agent.hostname = "x" * (SETTINGS_BYTES_MAX - 100)
+        assert world.telemetry(settings, client_id="fits").ended is None
+        settings.user_agent.hostname = "x" * SETTINGS_BYTES_MAX
+        call = world.telemetry(settings, client_id="too large")
+        assert call.ended is not None
+        assert call.ended[0] is GrpcStatus.INVALID_ARGUMENT
+        assert world.sessions.known.get("too large") is None
 
     run(scenario)
 

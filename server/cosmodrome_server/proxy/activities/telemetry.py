@@ -30,6 +30,9 @@ from cosmodrome_server.proxy.front import Call, GrpcStatus
 from cosmodrome_server.proxy.sessions import client_type_of
 from cosmodrome_server.proxy.settings import check_client_properties
 
+# Kept in memory and, over restarts, on disk; a subscription takes some hundred bytes.
+SETTINGS_BYTES_MAX = 1 << 20
+
 _PIPELINE = (ClientIdRequired, OverloadedError, Unauthorized)
 
 
@@ -48,6 +51,7 @@ class _Conversation:
         self._is_open = True
         call.on_cancel(self._close)
         call.on_message(self._take)
+        context.sessions.stream_opened(call)
 
     def _close(self) -> None:
         self._is_open = False
@@ -71,6 +75,9 @@ class _Conversation:
             self._end(kind, status.message_of(error))
         except DecodeError:
             self._end(GrpcStatus.INVALID_ARGUMENT, "the command is not a TelemetryCommand")
+        except BaseException:
+            self._close()  # a bug, and the front ends the stream
+            raise
 
     def _end(self, kind: GrpcStatus, message: str) -> None:
         self._close()
@@ -108,9 +115,13 @@ def check_settings(context: Context, sent: pb.Settings) -> None:
     """Check what a client says it is.
 
     Raises:
-        BadRequest: Neither publishing nor subscription, or a type that does not go with it.
+        BadRequest: Neither publishing nor subscription, a type that does not go with it, or more
+            than is kept of a client.
         IllegalTopic, IllegalConsumerGroup, IllegalFilterExpression, InvalidClientProperties
     """
+    size = sent.ByteSize()
+    if size > SETTINGS_BYTES_MAX:
+        raise BadRequest(f"the settings have {size} bytes, {SETTINGS_BYTES_MAX} are allowed")
     check_client_properties(sent.client_properties)
     if sent.HasField("publishing"):
         for topic in sent.publishing.topics:
