@@ -124,6 +124,8 @@ class StatusError(CosmodromeError):
         self.request_id = request_id
 
     def __str__(self) -> str:
+        if not self.code:  # found out on this side
+            return super().__str__()
         where = f" from {self.endpoint}" if self.endpoint else ""
         request = f", request {self.request_id}" if self.request_id else ""
         return f"{super().__str__()} [code {self.code}{where}{request}]"

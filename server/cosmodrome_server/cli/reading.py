@@ -150,7 +150,7 @@ class _Bounds(NamedTuple):
 def _bounds(reader: _Reader) -> dict[int, _Bounds]:
     """What the queues of the topic hold.
 
-    Exits with 1 where there is no such topic.
+    Exits with 1 where there is no such topic, or a LITE one.
     """
     request = wire.ListTopicsRequest(prefix=reader.topic)
     found = call(reader.endpoint, CONTROL, "ListTopics", request, tolerated=pb.UNAUTHORIZED)
@@ -160,6 +160,8 @@ def _bounds(reader: _Reader) -> dict[int, _Bounds]:
     state = next((each for each in found.topics if each.topic.name == reader.topic), None)
     if state is None:
         refuse(f"there is no topic {reader.topic}")
+    if state.topic.type == "LITE":
+        refuse(f"{reader.topic} is a LITE topic: its messages lie in lite topics, not in its queues")
     return {q.queue_id: _Bounds(q.min_offset, q.max_offset) for q in state.queues}
 
 

@@ -297,3 +297,9 @@ def test_a_producer_of_very_many_topics_forgets_what_its_messages_share() -> Non
     for number in range(3_000):
         assert encoder.wire(Message(f"t{number}", b"x"), "ID", 1).topic.name == f"t{number}"
     assert len(encoder._templates) < 3_000
+
+
+def test_an_error_says_which_broker_sent_which_code_where_one_did() -> None:
+    refused = errors.BadRequest("no", code=40000, endpoint="h:1", request_id="r")
+    assert str(refused) == "no [code 40000 from h:1, request r]"
+    assert str(errors.PayloadTooLarge("too large")) == "too large"

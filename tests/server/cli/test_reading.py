@@ -129,6 +129,12 @@ def test_a_tail_is_the_last_of_all_queues_in_their_order(cli: Cli) -> None:
     assert "there is no topic nowhere" in cli("message", "tail", "nowhere", code=1)
 
 
+def test_a_lite_topic_has_no_queues_to_look_at(cli: Cli) -> None:
+    cli("topic", "create", "sessions", "--type", "lite")
+    cli("message", "send", "sessions", "x", "--lite-topic", "s1")
+    assert "sessions is a LITE topic" in cli("message", "tail", "sessions", code=1)
+
+
 def test_a_line_of_a_tail_is_one_line(cli: Cli) -> None:
     cli("message", "send", "words", "a\nb  " + "c" * 200, "--tag", "t", "--key", "k")
     (line,) = cli("message", "tail", "words").splitlines()
