@@ -161,7 +161,7 @@ def _bounds(reader: _Reader) -> dict[int, _Bounds]:
     if state is None:
         refuse(f"there is no topic {reader.topic}")
     if state.topic.type == "LITE":
-        refuse(f"{reader.topic} is a LITE topic: its messages lie in lite topics, not in its queues")
+        refuse(f"{reader.topic} is a LITE topic: its messages lie in lite topics, not in queues")
     return {q.queue_id: _Bounds(q.min_offset, q.max_offset) for q in state.queues}
 
 
