@@ -27,7 +27,7 @@ def test_a_chosen_queue_is_kept_for_the_whole_request() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("wrong", ["2", "-1", "one", "", "٣"])
+@pytest.mark.parametrize("wrong", ["2", "-1", "one", "", "٣", "9" * 5_000])
 def test_a_queue_that_does_not_exist_is_refused(wrong: str) -> None:
     async def scenario(world: ProxyWorld) -> None:
         answer = await world.send(message(), headers={QUEUE_ID: wrong})

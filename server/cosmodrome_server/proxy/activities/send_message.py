@@ -14,6 +14,7 @@ from cosmodrome_server.proxy.front import Call
 # Our SDK says so where its user chose a queue. The field `queue_id` cannot: official clients fill
 # it in and expect the broker to choose again, and 0 and nothing look alike.
 QUEUE_ID = "x-cosmodrome-queue-id"
+_QUEUE_ID_DIGITS = 10
 
 
 def send_message(context: Context, call: Call, request: SentMessages) -> bytes:
@@ -45,7 +46,7 @@ def send_message(context: Context, call: Call, request: SentMessages) -> bytes:
 
 
 def _queue_id(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) <= _QUEUE_ID_DIGITS):
         raise BadRequest(f"the header {QUEUE_ID} is a queue's number, not {text[:80]!r}")
     return int(text)
 

@@ -12,6 +12,7 @@ from cosmodrome_server.proxy.front import Call
 from cosmodrome_server.store.segment import OFFSET_BITS
 
 PIN_S_MAX = 600
+_PIN_DIGITS = 20
 
 
 def query_segments(
@@ -94,6 +95,6 @@ def _source(context: Context) -> BulkSource:
 
 
 def _number(pin: str) -> int:
-    if not pin.isdecimal():
-        raise BadRequest(f"{pin!r} is no pin")
+    if not pin.isdecimal() or len(pin) > _PIN_DIGITS:
+        raise BadRequest(f"{pin[:80]!r} is no pin")
     return int(pin)

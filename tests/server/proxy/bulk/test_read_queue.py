@@ -129,6 +129,7 @@ def test_sealed_segments_are_named_and_pinned(tmp_path: Path) -> None:
             assert ranges.pinned_position(app.context.clock.now_ms()) == unpinned
             for name, request in (
                 ("ReleaseSegments", bulk.ReleaseSegmentsRequest(pin="x")),
+                ("ReleaseSegments", bulk.ReleaseSegmentsRequest(pin="9" * 5_000)),
                 ("QuerySegments", bulk.QuerySegmentsRequest(topic="orders", start=2, end=1)),
                 ("QuerySegments", bulk.QuerySegmentsRequest(topic="orders", queue_id=7)),
             ):

@@ -12,6 +12,8 @@ from cosmodrome_server.proxy.front import Call
 from cosmodrome_server.proxy.status import OK_STATUS
 
 QUEUES_MAX = 1024
+# Some are numbers, which Python reads up to 4,300 digits.
+ATTRIBUTE_CHARS = 1_024
 
 
 def create_topic(
@@ -100,7 +102,17 @@ def _wanted(context: Context, asked: wire.Topic) -> Topic:
 
 
 def changed_attributes(known: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
-    """What is known with what is asked over it; an empty value removes one."""
+    """What is known with what is asked over it; an empty value removes one.
+
+    Raises:
+        BadRequest: A name or a value is longer than any is.
+    """
+    for name, value in asked.items():
+        if len(name) > ATTRIBUTE_CHARS or len(value) > ATTRIBUTE_CHARS:
+            raise BadRequest(
+                f"the attribute {name[:80]!r} or its value has more than {ATTRIBUTE_CHARS} "
+                "characters"
+            )
     return {name: value for name, value in {**known, **asked}.items() if value}
 
 

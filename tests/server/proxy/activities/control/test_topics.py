@@ -59,6 +59,12 @@ def test_what_a_change_of_a_topic_leaves_out_stays() -> None:
         ({"name": "x" * 128}, pb.ILLEGAL_TOPIC, "topic_chars"),
         ({"name": "t", "queues": 1_025}, pb.BAD_REQUEST, "1 to 1024 queues, not 1025"),
         ({"name": "t", "queues": -1}, pb.BAD_REQUEST, "1 to 1024 queues, not -1"),
+        (
+            {"name": "t", "attributes": {"a": "9" * 1_025}},
+            pb.BAD_REQUEST,
+            "'a' or its value has more than 1024 characters",
+        ),
+        ({"name": "t", "attributes": {"a" * 1_025: "1"}}, pb.BAD_REQUEST, "more than 1024"),
         ({"name": "t", "type": "SUPER"}, pb.BAD_REQUEST, "'SUPER' is none of NORMAL"),
         ({"name": "t", "permission": "rw"}, pb.BAD_REQUEST, "'rw' is none of"),
         ({"name": "normal", "queues": 1}, pb.BAD_REQUEST, "queues"),
