@@ -15,7 +15,7 @@ from cosmodrome_server.proxy.front import Call
 class Outgoing:
     """The answer of one receive: the token `StreamReplies` is given."""
 
-    __slots__ = ("_broker", "_call", "_deliveries", "_group", "_messages", "_returned")
+    __slots__ = ("_broker", "_call", "_group", "_handles", "_messages", "_returned")
 
     def __init__(
         self,
@@ -29,7 +29,9 @@ class Outgoing:
         self._messages = messages
         self._broker = broker
         self._group = group
-        self._deliveries = deliveries
+        # Not the deliveries: their bodies, MiB perhaps, are on their way encoded, and a client may
+        # take long to read them.
+        self._handles = [delivery.receipt_handle for delivery in deliveries]
         self._returned = False
         call.on_cancel(self._give_back)
 
@@ -46,9 +48,7 @@ class Outgoing:
         self._call, self._messages = None, ()
         if not self._returned:
             self._returned = True
-            self._broker.return_undelivered(
-                self._group, [delivery.receipt_handle for delivery in self._deliveries]
-            )
+            self._broker.return_undelivered(self._group, self._handles)
 
 
 class StreamReplies:
