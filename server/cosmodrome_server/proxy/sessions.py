@@ -246,8 +246,8 @@ class Sessions:
     def ask_producer(self, topic: str, command: rpc.TelemetryCommand) -> bool:
         """Write to one producer of a topic, a different one each time; False if none is there."""
         ids = [one for one in self._known.producers_of(topic) if one in self._streams]
+        self._turn += 1
         for step in range(len(ids)):
-            self._turn += 1
             if self.send(ids[(self._turn + step) % len(ids)], command):
                 return True
         return False

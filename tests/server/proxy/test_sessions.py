@@ -262,6 +262,27 @@ def test_a_question_nobody_answers_times_out_after_5_s() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("stuck", [{0}, {1}, {0, 2}, {1, 2}, {0, 1}])
+@pytest.mark.parametrize("producers", [2, 3])
+def test_a_producer_that_takes_nothing_does_not_keep_the_others_from_being_asked(
+    stuck: set[int], producers: int
+) -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        calls = [
+            world.telemetry(producer_settings("transaction"), client_id=f"p{number}")
+            for number in range(producers)
+        ]
+        well = [call for number, call in enumerate(calls) if number not in stuck]
+        for number, call in enumerate(calls):
+            call.is_gone = number in stuck
+        for _ in range(6):
+            is_asked = world.sessions.ask_producer("transaction", rpc.TelemetryCommand())
+            assert is_asked == bool(well)
+        assert all(len(call.messages) > 1 for call in well)
+
+    run(scenario)
+
+
 def test_a_lite_topic_taken_over_is_told_to_the_one_who_lost_it() -> None:
     async def scenario(world: ProxyWorld) -> None:
         stream = world.telemetry(consumer_settings())
