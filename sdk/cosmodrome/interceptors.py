@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from cosmodrome.errors import IllegalArgument
+
 _log = logging.getLogger("cosmodrome")
 
 
@@ -90,6 +92,9 @@ class Interceptors:
 
     def __init__(self, interceptors: Iterable[Interceptor] = ()) -> None:
         self._interceptors = tuple(interceptors)
+        for each in self._interceptors:
+            if isinstance(each, type) or not hasattr(each, "before") or not hasattr(each, "after"):
+                raise IllegalArgument(f"an interceptor is an instance of Interceptor, not {each!r}")
 
     def __bool__(self) -> bool:
         return bool(self._interceptors)

@@ -43,7 +43,15 @@ from cosmodrome.errors import (
 from cosmodrome.filters import Filter, filters_of, topics_of
 from cosmodrome.message import MessageView
 from cosmodrome.offsets import FileOffsetStore, OffsetStore, Place
-from cosmodrome.pulling import FlowControl, OffsetReset, StartFrom
+from cosmodrome.pulling import (
+    Beginning,
+    FlowControl,
+    OffsetReset,
+    Reset,
+    StartFrom,
+    reset_of,
+    start_of,
+)
 from cosmodrome_proto import Duration
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
@@ -81,8 +89,8 @@ class PullConsumer(Client):
         topics: Iterable[str] = (),
         filters: Mapping[str, Filter | str] | None = None,
         offset_store: OffsetStore | None = None,
-        start_from: StartFrom | datetime = StartFrom.FIRST,
-        offset_reset: OffsetReset = OffsetReset.NEAREST,
+        start_from: Beginning = StartFrom.FIRST,
+        offset_reset: Reset = OffsetReset.NEAREST,
         auto_commit: bool = True,
         members: Sequence[str] = (),
         member: str = "",
@@ -98,8 +106,8 @@ class PullConsumer(Client):
         self._topics_wanted = topics_of(topics)
         self._filters = filters_of(filters or {})
         self._store = offset_store
-        self._start_from = start_from
-        self._offset_reset = offset_reset
+        self._start_from = start_of(start_from)
+        self._offset_reset = reset_of(offset_reset)
         self._failure: CosmodromeError | None = None
         self._auto_commit = auto_commit
         self._members, self._member = members, member

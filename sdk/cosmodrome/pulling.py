@@ -1,9 +1,12 @@
 """How a pull consumer reads: where it begins, where it goes on, how far ahead of `poll`."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
+from typing import Literal
 
 from cosmodrome._client.pull_reader import Reader
+from cosmodrome.errors import IllegalArgument
 
 
 class StartFrom(Enum):
@@ -23,6 +26,39 @@ class OffsetReset(Enum):
     FIRST = "first"
     LAST = "last"
     ERROR = "error"
+
+
+Beginning = StartFrom | Literal["first", "last"] | datetime
+Reset = OffsetReset | Literal["nearest", "first", "last", "error"]
+
+
+def start_of(given: Beginning) -> StartFrom | datetime:
+    """Read where to begin, by name or not.
+
+    Raises:
+        IllegalArgument: Something else.
+    """
+    if isinstance(given, datetime):
+        return given
+    try:
+        return StartFrom(given)
+    except ValueError:
+        raise IllegalArgument(
+            f"start_from is StartFrom.FIRST, StartFrom.LAST or a datetime, not {given!r}"
+        ) from None
+
+
+def reset_of(given: Reset) -> OffsetReset:
+    """Read where to go on, by name or not.
+
+    Raises:
+        IllegalArgument: Something else.
+    """
+    try:
+        return OffsetReset(given)
+    except ValueError:
+        names = ", ".join(f"OffsetReset.{each.name}" for each in OffsetReset)
+        raise IllegalArgument(f"offset_reset is one of {names}, not {given!r}") from None
 
 
 @dataclass(frozen=True, slots=True)

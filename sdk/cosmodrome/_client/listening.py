@@ -87,7 +87,13 @@ def common_listener(
 
 
 def listener_of(kind: Kind, call: Callable[..., Any], batch: int | None) -> Listener:
-    """A listener with the batch of its kind, unless one is given."""
+    """A listener with the batch of its kind, unless one is given.
+
+    Raises:
+        IllegalArgument: It cannot be called.
+    """
+    if not callable(call):
+        raise IllegalArgument(f"a {kind.value} listener is a function, not {call!r}")
     most = {Kind.MESSAGE: 1, Kind.BATCH: batch or 32, Kind.ORDERLY: batch or 1}
     return Listener(call, kind, most[kind])
 

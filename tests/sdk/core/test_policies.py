@@ -12,8 +12,13 @@ from cosmodrome import (
     DelayLevel,
     Filter,
     IllegalArgument,
+    Interceptor,
     Message,
     MessageType,
+    OffsetReset,
+    PullConsumer,
+    PushConsumer,
+    StartFrom,
     credentials,
     errors,
 )
@@ -23,6 +28,7 @@ from cosmodrome._core.retry import RetryPolicy
 from cosmodrome._core.route import MessageQueue, RoundRobin, queue_for_group
 from cosmodrome.errors import ConfigurationError, NotFound
 from cosmodrome.filters import filters_of, topics_of
+from cosmodrome.pulling import reset_of, start_of
 from cosmodrome_proto import Duration
 from cosmodrome_proto import definition_pb2 as pb
 
@@ -303,3 +309,30 @@ def test_an_error_says_which_broker_sent_which_code_where_one_did() -> None:
     refused = errors.BadRequest("no", code=40000, endpoint="h:1", request_id="r")
     assert str(refused) == "no [code 40000 from h:1, request r]"
     assert str(errors.PayloadTooLarge("too large")) == "too large"
+
+
+async def test_where_a_pull_consumer_begins_may_be_said_by_name() -> None:
+    def made(**options: object) -> PullConsumer:
+        return PullConsumer("h:1", group="g", **options)  # type: ignore[arg-type]  # any of them
+
+    assert start_of("first") is StartFrom.FIRST
+    assert start_of("last") is start_of(StartFrom.LAST)
+    assert start_of(moment := datetime.now(UTC)) is moment
+    assert reset_of("error") is OffsetReset.ERROR
+    with pytest.raises(IllegalArgument, match=r"StartFrom\.FIRST.*not 'earliest'"):
+        made(start_from="earliest")
+    with pytest.raises(IllegalArgument, match=r"OffsetReset\.NEAREST.*not 'latest'"):
+        made(offset_reset="latest")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"listener": "bill"}, "a message listener is a function, not 'bill'"),
+        ({"interceptors": [Interceptor]}, "an instance of Interceptor, not <class"),
+        ({"interceptors": [print]}, "an instance of Interceptor"),
+    ],
+)
+async def test_what_cannot_be_called_is_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(IllegalArgument, match=words):
+        PushConsumer("h:1", group="g", **options)  # type: ignore[arg-type]  # wrong on purpose
