@@ -154,9 +154,12 @@ def _read(path: object) -> bytes | None:
         return None
     try:
         with open(str(path), "rb") as file:  # noqa: PTH123 - of any path-like
-            return file.read()
+            content = file.read()
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
+    if b"-----BEGIN " not in content:
+        raise ConfigurationError(f"{path} is not PEM, as files for TLS are")
+    return content
 
 
 def _shown_certificate(address: tuple[str, int]) -> tuple[bytes, str]:

@@ -278,6 +278,8 @@ class Rpc:
 _HINTS = {
     "CERTIFICATE_VERIFY_FAILED": "name its authority's file (ca=…), or for development trust any"
     " certificate (tls=insecure)",
+    "Hostname Verification Check": "server_name=… names the one that is on it",
+    "requires TLS": "tls=true, with ca=…, speaks it",
     "WRONG_VERSION_NUMBER": "it does not speak TLS",
     "Failed parsing HTTP/2": "what listens there does not speak gRPC; the metrics port?",
 }

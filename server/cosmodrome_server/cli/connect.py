@@ -40,6 +40,7 @@ _REASONS = {
     "CERTIFICATE_VERIFY_FAILED": "its certificate is not trusted. COSMODROME_CA names the file "
     "of its authority; a broker that made its own keeps it in DATA/tls/development.crt",
     "Failed parsing HTTP/2": "what listens there does not speak gRPC. Is it the metrics port?",
+    "requires TLS": "it takes TLS only: write https://HOST:PORT",
     "WRONG_VERSION_NUMBER": "it does not speak TLS: leave https:// out, or write http:// "
     "where COSMODROME_CA is set",
     "Handshake read failed": "it hung up on TLS: leave https:// out if it speaks none",

@@ -22,8 +22,12 @@ ACCESS_KEY, SECRET_KEY = "COSMODROME_ACCESS_KEY", "COSMODROME_SECRET_KEY"
 _TLS_OF_SCHEME = {"http": "false", "https": "true", "rocketmq": "", "rocketmqs": "true"}
 _FILES = ("ca", "certificate", "key")
 _YES, _NO = ("true", "on", "1", "yes"), ("false", "off", "0", "no")
-# One answer may hold many messages, or a large one; gRPC would take 4 MiB.
-_OPTIONS: list[tuple[str, int | str]] = [("grpc.max_receive_message_length", -1)]
+_OPTIONS: list[tuple[str, int | str]] = [
+    # One answer may hold many messages, or a large one; gRPC would take 4 MiB.
+    ("grpc.max_receive_message_length", -1),
+    # Else gRPC tries again, until the time is over, what a broker refused with a reason.
+    ("grpc.enable_retries", 0),
+]
 
 
 class EndpointError(Exception):

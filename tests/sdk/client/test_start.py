@@ -4,13 +4,17 @@ import asyncio
 import gc
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from cosmodrome import ClientConfiguration, Message, Producer, SimpleConsumer, errors
 from cosmodrome._client import client
+from cosmodrome._client.rpc import translated
 from cosmodrome._client.tasks import first_success
+from cosmodrome._core import endpoints
 from cosmodrome.testing import TestBroker
 from tests.support.fronts import FRONTS
 
@@ -48,6 +52,38 @@ async def test_a_broker_with_several_addresses_is_reached_at_whichever_answers(
             await producer.send(Message(name("t"), b"first"))
         async with Producer(f"{CLOSED_PORT};{broker.endpoint}", topics=[name("t")]) as producer:
             await producer.send(Message(name("t"), b"second"))
+
+
+@pytest.mark.parametrize(("name", "words"), [("ca.pem", "is not PEM"), ("none", "cannot read")])
+async def test_a_file_for_tls_that_cannot_be_used_is_named_at_once(
+    name: str, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    where = f"rocketmq://{CLOSED_PORT}?tls=true&ca={tmp_path / name}"
+    with pytest.raises(errors.ConfigurationError, match=f"{name}.*{words}|{words}.*{name}"):
+        await Producer(where).start()
+
+
+@pytest.mark.parametrize(
+    ("details", "hint"),
+    [
+        ("GOAWAY received; Debug Text: this port requires TLS, 1.2+", "tls=true, with ca="),
+        ("Hostname Verification Check failed.", "server_name="),
+        ("SSL routines: CERTIFICATE_VERIFY_FAILED", "tls=insecure"),
+    ],
+)
+def test_why_there_is_no_connection_comes_with_what_to_do(details: str, hint: str) -> None:
+    class Refused(grpc.RpcError):
+        def code(self) -> grpc.StatusCode:
+            return grpc.StatusCode.UNAVAILABLE
+
+        def details(self) -> str:
+            return details
+
+    error = translated(Refused(), "QueryRoute", endpoints.parse(CLOSED_PORT), "id")
+    assert isinstance(error, errors.ConnectionFailed)
+    assert details in str(error)
+    assert hint in str(error)
 
 
 async def test_wrong_credentials_end_a_start_at_once() -> None:

@@ -181,6 +181,14 @@ def test_a_certificate_that_is_not_trusted_is_said_in_plain_words(
     assert "leave https:// out" in told
 
 
+def test_plaintext_where_tls_is_required_is_said_at_once(cli: Cli) -> None:
+    pytest.importorskip("cosmodrome_gate")
+    with TestBroker(settings={"tls.mode": "required", "server.front": "gate"}) as own:
+        told = cli("topic", "list", "--endpoint", own.endpoint, code=1)
+    assert "takes TLS only" in told
+    assert "did not answer" not in told
+
+
 def test_tls_with_the_brokers_own_certificate_works(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
