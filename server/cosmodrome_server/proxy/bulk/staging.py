@@ -25,6 +25,7 @@ from cosmodrome_server.model.topic import Topic
 from cosmodrome_server.proxy import convert
 from cosmodrome_server.proxy.context import Context
 from cosmodrome_server.proxy.front import Call
+from cosmodrome_server.proxy.security import needs
 
 STAGED_TOPIC = "rmq_sys_staged"
 STAGED_RETENTION_MS = 24 * 3_600_000
@@ -83,6 +84,7 @@ def publish_staged(
     """Publish the next part of a batch, or say that it is done.
 
     Raises:
+        Unauthorized: Whoever asks may not send to a topic that messages were staged for.
         BadRequest: No job, no lineage; other tokens than before.
         MessageNotFound: A token is unknown: retention took it.
         RequestError: A topic does not take what was staged for it.
@@ -103,6 +105,7 @@ def publish_staged(
 
 
 _OK = pb.Status(code=pb.OK, message="OK")
+_PUBLISH = rpc.PublishStagedRequest.DESCRIPTOR.full_name
 
 
 def _publish_part(
@@ -111,12 +114,17 @@ def _publish_part(
     """Send the messages of some tokens; each together with its mark."""
     size = 0
     tokens = request.tokens
+    allowed: set[str] = set()
     if not tokens:
         _set_mark(context, key, Mark(request.batch, 0, is_done=True, at_ms=context.clock.now_ms()))
     while count < len(tokens) and size < PUBLISH_BYTES:
         content = _staged(context, tokens[count])
         size += content.ByteSize()
         topic, _ = convert.resource(content.messages[0].topic)
+        if context.is_guarded and topic not in allowed:
+            # A token is a number that anybody may count to.
+            context.access.admit(_PUBLISH, call.headers, call.peer, needs.sending_to(topic))
+            allowed.add(topic)
         messages = _converted(context, content, call.peer)
         before = context.broker.kept(key).get(key)
         is_last = count + 1 == len(tokens)

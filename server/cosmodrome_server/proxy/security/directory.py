@@ -89,9 +89,9 @@ class Directory:
         if not user.name or not secret:
             raise BadRequest("a user needs a name and a secret")
         user = msgspec.structs.replace(user, secret=secret)
-        self._users[user.name] = user
         stored = msgspec.structs.replace(user, secret=self._seal(secret))
         self._keeper.keep(USER + user.name, msgspec.json.encode(stored))
+        self._users[user.name] = user
 
     def delete_user(self, name: str) -> None:
         """Delete a user and its policies.
@@ -99,11 +99,13 @@ class Directory:
         Raises:
             NotFound: There is none.
         """
-        if self._users.pop(name, None) is None:
+        if name not in self._users:
             raise NotFound(f"there is no user {name}")
+        # On a full disk neither is gone: what is forgotten here only would be back at a start.
+        self._keeper.keep(POLICIES + name, None)
         self._keeper.keep(USER + name, None)
-        if self._policies.pop(name, None):
-            self._keeper.keep(POLICIES + name, None)
+        self._policies.pop(name, None)
+        del self._users[name]
 
     def put_policy(self, policy: Policy) -> None:
         """Add a policy; one of the same user, resource and decision is replaced.
@@ -139,12 +141,12 @@ class Directory:
         self._set_policies(user, kept)
 
     def _set_policies(self, user: str, policies: tuple[Policy, ...]) -> None:
+        value = msgspec.json.encode(policies) if policies else None
+        self._keeper.keep(POLICIES + user, value)
         if policies:
             self._policies[user] = policies
         else:
             self._policies.pop(user, None)
-        value = msgspec.json.encode(policies) if policies else None
-        self._keeper.keep(POLICIES + user, value)
 
     def _read_settings(self, settings: Security) -> None:
         if settings.admin_user:

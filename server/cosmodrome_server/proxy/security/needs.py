@@ -58,6 +58,11 @@ def _cluster(actions: tuple[Action, ...]) -> Need:
     return Need(ResourceType.CLUSTER, "*", actions)
 
 
+def sending_to(topic: str) -> list[Need]:
+    """What a send to this topic needs, where a request does not name it."""
+    return [_topic(topic, PUB)]
+
+
 def _publishes(request: rpc.RecallMessageRequest | rpc.EndTransactionRequest) -> Iterator[Need]:
     yield _topic(request.topic.name, PUB)
 

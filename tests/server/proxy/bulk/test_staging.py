@@ -8,6 +8,9 @@ from cosmodrome_proto import bulk_pb2 as bulk
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
 from cosmodrome_server.proxy.bulk import staging
+from cosmodrome_server.proxy.security.directory import User
+from cosmodrome_server.proxy.security.policies import Action, Policy
+from tests.server.proxy.security.test_guard import signed
 from tests.support.proxy_world import ProxyWorld, message, run
 
 
@@ -58,6 +61,33 @@ def test_a_publish_goes_on_where_it_was_also_after_a_restart(
         assert await bodies(world) == [b"a", b"b", b"c"]
 
     run(scenario)
+
+
+def test_only_who_may_send_to_a_topic_publishes_what_was_staged_for_it() -> None:
+    """A token is a number that anybody may count to."""
+
+    async def scenario(world: ProxyWorld) -> None:
+        directory = world.context.access.directory
+        for name in ("ann", "eve"):
+            directory.put_user(User(name, "secret"))
+        directory.put_policy(Policy("ann", "Topic:normal", (Action.PUB,)))
+        content = rpc.SendMessageRequest(messages=[message(b"a")])
+        staging_request = bulk.StageMessagesRequest(job="nightly", content=content)
+        ann, eve = signed("ann", "secret"), signed("eve", "secret")
+        staged = await world.call("StageMessages", staging_request, headers=ann)
+        assert staged.status.code == pb.OK
+        asked = bulk.PublishStagedRequest(
+            job="nightly", lineage="one", batch=0, tokens=[staged.token]
+        )
+        refused = await world.call("PublishStaged", asked, headers=eve)
+        assert refused.status.code == pb.UNAUTHORIZED
+        published = await world.call("PublishStaged", asked, headers=ann)
+        assert (published.status.code, published.published) == (pb.OK, 1)
+        await world.world.settle()
+        bounds = [world.world.broker.bounds("normal", number) for number in range(2)]
+        assert sum(one.max_offset for one in bounds) == 1
+
+    run(scenario, security__authentication="true", security__authorization="true")
 
 
 def test_an_earlier_batch_is_done_and_another_lineage_is_another_job() -> None:

@@ -2,13 +2,20 @@
 
 import hashlib
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from cosmodrome_server.config import ConfigError, Security
-from cosmodrome_server.errors import BadRequest, NotFound, OverloadedError, Unauthorized
+from cosmodrome_server.errors import (
+    BadRequest,
+    NotFound,
+    OverloadedError,
+    StoreFull,
+    Unauthorized,
+)
 from cosmodrome_server.proxy.security.directory import Directory, User
 from cosmodrome_server.proxy.security.guard import Guard
 from cosmodrome_server.proxy.security.policies import Action, Need, Policy, ResourceType
@@ -67,6 +74,34 @@ def guarded(
     directory.put_policy(Policy("ann", "Topic:orders", (Action.PUB,)))
     clock = StoppedClock()
     return Guard(directory, chosen, clock), clock
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda directory: directory.put_user(User("new", "n")),
+        lambda directory: directory.put_user(User("ann", "other", is_disabled=True)),
+        lambda directory: directory.delete_user("ann"),
+        lambda directory: directory.put_policy(Policy("ann", "Topic:more", (Action.PUB,))),
+        lambda directory: directory.delete_policy("ann", "Topic:orders"),
+    ],
+    ids=["new", "changed", "deleted", "policy", "no policy"],
+)
+def test_what_cannot_be_kept_is_not_so_until_the_next_start_either(
+    change: Callable[[Directory], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> NoReturn:
+        raise StoreFull("no space even for this: the test says so")
+
+    directory = guarded()[0].directory
+    before = (directory.users(), directory.policies())
+    with monkeypatch.context() as patch:
+        patch.setattr(Kept, "keep", refused)
+        with pytest.raises(StoreFull):
+            change(directory)
+    assert (directory.users(), directory.policies()) == before
+    change(directory)
+    assert (directory.users(), directory.policies()) != before
 
 
 def refusal(guard: Guard, headers: Mapping[str, str], need: Need = NEED) -> str:
