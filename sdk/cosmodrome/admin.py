@@ -25,7 +25,7 @@ from cosmodrome._core import convert, status
 from cosmodrome._core import endpoints as endpoint_text
 from cosmodrome._core.signature import Identity, signed
 from cosmodrome.config import ClientConfiguration
-from cosmodrome.errors import IllegalArgument, NotRunning
+from cosmodrome.errors import ConsumerGroupNotFound, IllegalArgument, NotRunning
 from cosmodrome.message import MessageView
 from cosmodrome_proto import admin_pb2, control_pb2, methods
 from cosmodrome_proto import definition_pb2 as pb
@@ -185,15 +185,17 @@ class AdminClient:
         return [state.group.name for state in found.groups]
 
     async def lag(self, group: str) -> list[Lag]:
-        """How far behind a group is, topic by topic."""
+        """How far behind a group is, topic by topic.
+
+        Raises:
+            ConsumerGroupNotFound: There is no such group.
+        """
         request = control_pb2.ListGroupsRequest(prefix=group, lag=True)
         found = await self._call(CONTROL, "ListGroups", request)
-        return [
-            Lag(progress.topic, progress.ready, progress.inflight)
-            for state in found.groups
-            if state.group.name == group
-            for progress in state.progress
-        ]
+        state = next((each for each in found.groups if each.group.name == group), None)
+        if state is None:
+            raise ConsumerGroupNotFound(f"there is no consumer group {group}")
+        return [Lag(each.topic, each.ready, each.inflight) for each in state.progress]
 
     async def reset_offset(
         self, group: str, topic: str, to: datetime | str, *, queue_id: int | None = None

@@ -78,6 +78,9 @@ async def test_lag_says_what_is_ready_and_what_is_in_flight(
         await c.receive(1)
         (lag,) = await admin.lag(group)
         assert (lag.topic, lag.ready, lag.in_flight) == (topic, 2, 1)
+    # A name that is mistyped must not look like a group that has caught up.
+    with pytest.raises(errors.ConsumerGroupNotFound, match=f"{group}-tyop"):
+        await admin.lag(f"{group}-tyop")
 
 
 async def test_a_group_that_is_reset_reads_again(

@@ -1,10 +1,12 @@
 """`cosmodrome message`: send, find, show; `receive` and `tail` are in reading.py."""
 
+import io
 import os
 import sys
 import uuid
-from collections.abc import Iterable, Iterator
-from typing import Annotated
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Annotated, cast
 
 import typer
 
@@ -30,6 +32,8 @@ Topic = Annotated[str, typer.Argument(help="The topic")]
 # What goes in one request, unless a line alone is larger; a broker takes 1,024 and 130 MiB.
 _LINES_MAX = 100
 _LINES_BYTES_MAX = 4 << 20
+_READ_BYTES = 1 << 20
+Source = io.BufferedReader | io.BytesIO
 
 
 @app.command()
@@ -54,7 +58,6 @@ def send(  # noqa: PLR0913, PLR0917 - one option per property of a message
     """Send a message, or with --lines one for each line of the body."""
     model = definition_pb2.Message(topic=definition_pb2.Resource(name=topic))
     system = model.system_properties
-    system.born_timestamp.GetCurrentTime()
     system.keys.extend(key or [])
     model.user_properties.update(map(_property, prop or []))
     for name, value in (("tag", tag), ("message_group", group), ("lite_topic", lite_topic)):
@@ -62,15 +65,18 @@ def send(  # noqa: PLR0913, PLR0917 - one option per property of a message
             setattr(system, name, value)
     if priority is not None:
         system.priority = priority
-    if delay or at:
-        due_ms = _due_ms(system.born_timestamp.ToMilliseconds(), delay, at)
-        system.delivery_timestamp.FromMilliseconds(due_ms)
+    if delay and at:
+        raise typer.BadParameter("give --delay or --at")
+    send_them = partial(_sent, endpoint, model, delay_ms=milliseconds(delay) if delay else 0)
+    if at:
+        system.delivery_timestamp.FromMilliseconds(epoch_ms(at))
     # Any bytes may be given to a command; Python carries those that are no text as surrogates.
-    content = sys.stdin.buffer.read() if body == "-" else os.fsencode(body)
+    given = io.BytesIO(os.fsencode(body))
+    source = cast("io.BufferedReader", sys.stdin.buffer) if body == "-" else given
     if lines:
-        _send_lines(endpoint, model, content)
+        _send_lines(send_them, source)
         return
-    (entry,) = _sent(endpoint, model, [content])
+    (entry,) = send_them([source.read()])
     if entry.recall_handle:
         typer.echo(f"message {entry.message_id} waits; recall handle {entry.recall_handle}")
     else:
@@ -84,17 +90,12 @@ def _property(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _due_ms(now_ms: int, delay: str, at: str) -> int:
-    if delay and at:
-        raise typer.BadParameter("give --delay or --at")
-    return epoch_ms(at) if at else now_ms + milliseconds(delay)
-
-
-def _send_lines(endpoint: str, model: definition_pb2.Message, content: bytes) -> None:
+def _send_lines(send_them: Callable[[list[bytes]], object], source: Source) -> None:
+    """Send lines as they come: whoever writes them may never end."""
     count = 0
-    for bodies in _batches(line for line in content.splitlines() if line):
+    for bodies in _batches(source):
         try:
-            _sent(endpoint, model, bodies)
+            send_them(bodies)
         except SystemExit:
             if count:
                 typer.echo(f"messages sent before that: {count}", err=True)
@@ -103,23 +104,43 @@ def _send_lines(endpoint: str, model: definition_pb2.Message, content: bytes) ->
     typer.echo(f"messages sent: {count}")
 
 
-def _batches(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
+def _batches(source: Source) -> Iterator[list[bytes]]:
+    """The lines that are there, so many at a time, until there will be no more."""
+    rest: list[bytes] = []
+    while chunk := source.read1(_READ_BYTES):
+        *whole, last = chunk.split(b"\n")
+        if whole:
+            whole[0] = b"".join((*rest, whole[0]))
+            rest = []
+            yield from _bounded(whole)
+        rest.append(last)
+    yield from _bounded([b"".join(rest)])
+
+
+def _bounded(lines: list[bytes]) -> Iterator[list[bytes]]:
     batch: list[bytes] = []
     held = 0
-    for body in bodies:
+    for line in lines:
+        body = line.removesuffix(b"\r")
         if batch and (len(batch) == _LINES_MAX or held + len(body) > _LINES_BYTES_MAX):
             yield batch
             batch, held = [], 0
-        batch.append(body)
-        held += len(body)
+        if body:
+            batch.append(body)
+            held += len(body)
     if batch:
         yield batch
 
 
 def _sent(
-    endpoint: str, model: definition_pb2.Message, bodies: list[bytes]
+    endpoint: str, model: definition_pb2.Message, bodies: list[bytes], *, delay_ms: int = 0
 ) -> list[service_pb2.SendResultEntry]:
-    """Send what `model` says with each body, in one request."""
+    """Send what `model` says with each body, in one request, now or so much later."""
+    system = model.system_properties
+    system.born_timestamp.GetCurrentTime()
+    if delay_ms:
+        due_ms = system.born_timestamp.ToMilliseconds() + delay_ms
+        system.delivery_timestamp.FromMilliseconds(due_ms)
     request = service_pb2.SendMessageRequest()
     for body in bodies:
         message = request.messages.add()

@@ -1,5 +1,6 @@
 """`message receive` acknowledges what it prints; `message tail` looks on."""
 
+import io
 import json
 import os
 
@@ -88,6 +89,22 @@ def test_many_large_lines_go_in_several_requests_and_a_refusal_tells_how_many_we
     assert calls.count("SendMessage") == 3
     assert "MESSAGE_BODY_TOO_LARGE" in told
     assert "messages sent before that: 3" in told
+
+
+def test_lines_are_sent_as_they_come(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever writes them may pause in the middle of one, or never end."""
+    seen: list[str] = []
+    parts = [b"one\r\ntw", b"o\n\nthr", b"ee"]
+
+    class Pipe(io.BytesIO):
+        def read1(self, _: int | None = -1) -> bytes:
+            seen.append(cli("topic", "list", "--prefix", "piped", "--json"))
+            return parts.pop(0) if parts else b""
+
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(Pipe()))
+    assert cli("message", "send", "piped", "-", "--lines") == "messages sent: 3\n"
+    assert [sum(row["messages"] for row in json.loads(text)) for text in seen] == [0, 1, 2, 2]
+    assert bodies(cli("message", "tail", "piped", "--json")) == ["one", "two", "three"]
 
 
 def test_a_body_is_any_bytes(cli: Cli) -> None:
