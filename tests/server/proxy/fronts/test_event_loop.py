@@ -30,14 +30,14 @@ def test_it_is_asked_before_each_sleep_and_not_while_there_is_work() -> None:
 
         own_loop().linger_by(linger)
         for _ in range(3):
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop
         assert limits_us == []
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.002)  # the loop waits for this timer
         assert limits_us
         assert max(limits_us) <= 2_000, "never beyond the next timer"
         own_loop().linger_by(None)
         seen = len(limits_us)
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.001)  # the same, and nobody lingers
         assert len(limits_us) == seen
 
     run(main())
@@ -57,7 +57,7 @@ def test_what_was_lingered_is_not_slept_again(monkeypatch: pytest.MonkeyPatch) -
         own_loop().linger_by(lambda limit_us: 300)
         with monkeypatch.context() as patch:
             patch.setattr(DefaultSelector, "select", recorded)
-            await asyncio.sleep(0.0005)
+            await asyncio.sleep(0.0005)  # the wait that is watched
 
     run(main())
     waits_s = [wait_s for wait_s in slept_s if wait_s]
