@@ -25,6 +25,8 @@ OPENCENSUS_PATH = "/opencensus.proto.agent.metrics.v1.MetricsService/Export"
 # Clients export once a minute; five missed exports are a client that is gone.
 IDLE_MS = 300_000
 LABELS_MAX = 16
+BUCKETS_MAX = 1_000
+TEXT_CHARS = 1_000
 ACCEPTED = wire.Accepted().SerializeToString()
 _DELTA = 1
 _NAME = re.compile(r"[^a-zA-Z0-9_]")
@@ -119,9 +121,8 @@ class Fleet:
                 distribution = Distribution(
                     tuple(point.explicit_bounds), tuple(point.bucket_counts), point.sum
                 )
-                if len(distribution.counts) == len(distribution.buckets) + 1:
-                    labels = _attributes(point.attributes)
-                    self._put(metric.name, labels, distribution, is_delta=is_delta)
+                labels = _attributes(point.attributes)
+                self._put(metric.name, labels, distribution, is_delta=is_delta)
         elif kind is not None:
             numbers = metric.gauge if kind == "gauge" else metric.sum
             is_delta = kind == "sum" and numbers.aggregation_temporality == _DELTA
@@ -133,9 +134,11 @@ class Fleet:
     def _put(
         self, name: str, labels: Labels, value: float | Distribution, *, is_delta: bool = False
     ) -> None:
-        name = _NAME.sub("_", name)
+        name = _NAME.sub("_", name[:TEXT_CHARS])
         if not name.startswith("rocketmq_"):
             return  # not a metric of a RocketMQ client; nobody asked for it
+        if isinstance(value, Distribution) and not _is_whole(value):
+            return
         key = (name, labels)
         known = self._series.get(key)
         if known is None:
@@ -146,6 +149,11 @@ class Fleet:
         else:
             known.value = _added(known.value, value) if is_delta else value
         known.seen_ms = self._clock.monotonic_ms()
+
+
+def _is_whole(distribution: Distribution) -> bool:
+    """Whether there is a count for each bucket; a distribution may say nothing but its sum."""
+    return len(distribution.counts) == len(distribution.buckets) + 1 <= BUCKETS_MAX
 
 
 def _point(point: wire.OpenCensusPoint) -> float | Distribution:
@@ -164,7 +172,14 @@ def _attributes(attributes: Iterable[wire.OtlpAttribute]) -> Labels:
 
 
 def _labels(pairs: Iterable[tuple[str, str]]) -> Labels:
-    return tuple(sorted((_NAME.sub("_", key), value) for key, value in pairs)[:LABELS_MAX])
+    named = ((_label_name(key), value[:TEXT_CHARS]) for key, value in pairs)
+    return tuple(sorted(named)[:LABELS_MAX])
+
+
+def _label_name(key: str) -> str:
+    """A name Prometheus takes: one that it does not costs it all of a scrape."""
+    name = _NAME.sub("_", key[:TEXT_CHARS])
+    return f"_{name}" if not name or name[0].isdigit() else name
 
 
 def _text(value: wire.OtlpValue) -> str:
