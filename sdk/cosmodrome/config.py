@@ -87,11 +87,22 @@ class ClientConfiguration:
 
     def __post_init__(self) -> None:
         endpoint_text.parse(self.endpoints)
+        self._check_kinds()
         if self.request_timeout <= timedelta(0):
             raise ConfigurationError(f"request_timeout {self.request_timeout} is not positive")
         if self.max_startup_attempts < 1:
             raise ConfigurationError("max_startup_attempts is at least 1")
         _check_properties(self.properties)
+
+    def _check_kinds(self) -> None:
+        provider, tls, timeout = self.credentials, self.tls, self.request_timeout
+        if not (isinstance(provider, Credentials | None) or callable(provider)):
+            given = type(provider).__name__  # not itself: there is a secret in it
+            raise ConfigurationError(f"credentials are Credentials or a callable, not {given}")
+        if not isinstance(tls, Tls | None):
+            raise ConfigurationError(f"tls is a Tls or None, not {tls!r}")
+        if not isinstance(timeout, timedelta):
+            raise ConfigurationError(f"request_timeout is a timedelta, not {timeout!r}")
 
     @property
     def request_timeout_s(self) -> float:

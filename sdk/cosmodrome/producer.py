@@ -20,6 +20,7 @@ from typing import Self, overload
 
 from cosmodrome._client import meters
 from cosmodrome._client.client import Client
+from cosmodrome._client.consumer import seconds_or_delta
 from cosmodrome._client.in_flight import InFlight
 from cosmodrome._client.outbox import Outbox
 from cosmodrome._client.sender import Outcome, Sender, by_broker
@@ -77,7 +78,8 @@ class Producer(Client):
         batching: How concurrent sends share requests.
         max_in_flight: Messages under way at most; more wait.
         max_in_flight_bytes: Bytes of bodies under way at most.
-        send_timeout: All tries together; the request timeout times max_attempts unless given.
+        send_timeout: All tries together, seconds or a timedelta; the request timeout times
+            max_attempts unless given.
         compress_above: Bodies above so many bytes are gzipped; None for never.
         queue_selector: Chooses the queue of each message, see `cosmodrome.selection`; brokers of
             the reference choose again.
@@ -96,7 +98,7 @@ class Producer(Client):
         batching: Batching | None = None,
         max_in_flight: int = 10_000,
         max_in_flight_bytes: int = 100 << 20,
-        send_timeout: timedelta | None = None,
+        send_timeout: timedelta | float | None = None,
         compress_above: int | None = None,
         queue_selector: QueueSelector | None = None,
         with_digest: bool = False,
@@ -111,7 +113,9 @@ class Producer(Client):
         self._checker = transaction_checker
         self._batching = batching or Batching()
         self._in_flight = InFlight(max_in_flight, max_in_flight_bytes)
-        self._send_timeout = send_timeout
+        self._send_timeout = None if send_timeout is None else seconds_or_delta(send_timeout)
+        if self._send_timeout is not None and self._send_timeout <= timedelta(0):
+            raise IllegalArgument(f"send_timeout is more than 0, not {send_timeout}")
         self._compress_above = compress_above
         self._selector = queue_selector
         self._unplaced: dict[str, Message] = {}  # message id → what the selector is asked about

@@ -16,6 +16,7 @@ from cosmodrome import (
     Message,
     MessageType,
     OffsetReset,
+    Producer,
     PullConsumer,
     PushConsumer,
     StartFrom,
@@ -336,3 +337,28 @@ async def test_where_a_pull_consumer_begins_may_be_said_by_name() -> None:
 async def test_what_cannot_be_called_is_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(IllegalArgument, match=words):
         PushConsumer("h:1", group="g", **options)  # type: ignore[arg-type]  # wrong on purpose
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"credentials": ("key", "s3cret")}, "Credentials or a callable, not tuple"),
+        ({"tls": True}, "a Tls or None, not True"),
+        ({"request_timeout": 5}, "a timedelta, not 5"),
+        ({"request_timeout": timedelta(0)}, "not positive"),
+    ],
+)
+def test_a_setting_of_another_kind_is_refused_where_it_is_written(
+    options: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words) as refused:
+        ClientConfiguration("h:1", **options)  # type: ignore[arg-type]  # wrong on purpose
+    assert "s3cret" not in str(refused.value)
+
+
+async def test_a_send_may_take_seconds_as_a_number() -> None:
+    Producer("h:1", send_timeout=1.5)
+    Producer("h:1", send_timeout=timedelta(seconds=1))
+    for nothing in (0, timedelta(-1)):
+        with pytest.raises(IllegalArgument, match="send_timeout is more than 0"):
+            Producer("h:1", send_timeout=nothing)
