@@ -86,6 +86,7 @@ class App(msgspec.Struct):
         await asyncio.sleep(RECONNECT_S if sessions.has_streams else 0)
         sessions.close()
         self.health.close()
+        self.collector.fleet.close()
         # A drain waits for calls under way; those that only wait must not hold it up.
         self.broker.end_waits()
         await self.front.drain(self.config.server.drain_s)

@@ -53,7 +53,7 @@ class Health:
             call.finish(GrpcStatus.INVALID_ARGUMENT, "not a HealthCheckRequest")
             return
         if service not in self._services:
-            call.finish(GrpcStatus.NOT_FOUND, f"there is no service {service}")
+            call.finish(GrpcStatus.NOT_FOUND, f"there is no service {service[:80]}")
             return
         call.reply(self._answer(service))
 

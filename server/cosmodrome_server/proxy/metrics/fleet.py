@@ -44,6 +44,8 @@ class Fleet:
         self._clock = clock
         self._series_max = series_max
         self._series: dict[tuple[str, Labels], _Series] = {}
+        self._streams: set[Call] = set()
+        self._is_closed = False
         self.dropped = 0
 
     def take_otlp(self, payload: bytes) -> None:
@@ -81,14 +83,28 @@ class Fleet:
 
         def take(payload: bytes | None) -> None:
             if payload is None:
+                self._streams.discard(call)
                 call.finish()
                 return
             try:
                 self.take_opencensus(payload)
             except DecodeError:
+                self._streams.discard(call)
                 call.finish(GrpcStatus.INVALID_ARGUMENT, "the bytes are no OpenCensus export")
 
+        if self._is_closed:
+            call.finish()
+            return
+        self._streams.add(call)
+        call.on_cancel(lambda: self._streams.discard(call))
         call.on_message(take)
+
+    def close(self) -> None:
+        """End the streams, which clients keep open, and those that are opened from now on."""
+        self._is_closed = True
+        for call in list(self._streams):
+            call.finish()
+        self._streams.clear()
 
     def gauges(self) -> dict[str, dict[Labels, float]]:
         """The plain numbers, by name."""

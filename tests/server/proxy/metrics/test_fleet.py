@@ -17,9 +17,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from cosmodrome_proto import fleet_pb2 as wire
+from cosmodrome_server.proxy.front import GrpcStatus
 from cosmodrome_server.proxy.metrics.exposition import render
 from cosmodrome_server.proxy.metrics.fleet import BUCKETS_MAX, IDLE_MS, TEXT_CHARS, Fleet
 from cosmodrome_server.proxy.metrics.meters import Distribution, Snapshot
+from tests.support.proxy_world import FakeCall
 
 TOPIC = (("topic", "orders"),)
 
@@ -132,6 +134,23 @@ def shown(fleet: Fleet) -> list[Sample]:
     of_clients = {"fleet_values": fleet.gauges(), "fleet_distributions": fleet.histograms()}
     text = render(Snapshot("cluster", "node", {}, **of_clients)).decode()  # type: ignore[arg-type]  # both
     return [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+
+
+def test_at_the_end_streams_that_clients_keep_open_end() -> None:
+    fleet = Fleet(StoppedClock(), 10)
+    first, done, second, gone = (FakeCall() for _ in range(4))
+    for call in (first, done, second, gone):
+        fleet.export_opencensus(call)
+    done.say(None)
+    second.say(wire.OpenCensusExport(metrics=[]))
+    gone.cancel()
+    assert second.ended is None
+    fleet.close()
+    late = FakeCall()
+    fleet.export_opencensus(late)
+    for call in (first, done, second, late):
+        assert call.ended == (GrpcStatus.OK, "")
+    assert gone.ended is None
 
 
 @pytest.mark.parametrize("counts", [(), (1,), (1, 2), (1, 2, 3, 4)])
