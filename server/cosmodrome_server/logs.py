@@ -30,4 +30,6 @@ class _JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(line).decode()
+        # A path that is no text holds surrogates, which JSON does not take.
+        plain = {key: text.encode(errors="backslashreplace").decode() for key, text in line.items()}
+        return msgspec.json.encode(plain).decode()

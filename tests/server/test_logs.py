@@ -36,3 +36,8 @@ def test_a_json_record_keeps_its_traceback_in_the_same_line() -> None:
 
 def test_text_is_one_readable_line() -> None:
     assert logs.formatter("text").format(_record()).endswith("WARNING shop 3 left")
+
+
+def test_a_json_record_takes_a_path_that_is_no_text() -> None:
+    record = logging.LogRecord("shop", logging.WARNING, "f.py", 1, "in %s", ("d\udcff",), None)
+    assert json.loads(logs.formatter("json").format(record))["message"] == "in d\\udcff"
