@@ -190,7 +190,13 @@ def printable(text: str) -> str:
 
 def print_json(values: list[dict[str, object]]) -> None:
     """Print a JSON array."""
-    typer.echo(json.dumps(values, indent=2, ensure_ascii=False))
+    typer.echo(json_of(values, indent=2))
+
+
+def json_of(value: object, indent: int | None = None) -> str:
+    """JSON as it is read best, in the characters that standard output has."""
+    is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    return json.dumps(value, indent=indent, ensure_ascii=not is_unicode)
 
 
 def new_app(purpose: str) -> typer.Typer:

@@ -6,7 +6,6 @@ group gets it. `tail` only looks: it pulls by offset, and changes nothing for an
 
 import contextlib
 import heapq
-import json
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -24,6 +23,7 @@ from cosmodrome_server.cli.connect import (
     AsJson,
     Endpoint,
     call,
+    json_of,
     read,
     refuse,
 )
@@ -221,5 +221,5 @@ def _age(message: pb.Message) -> tuple[int, int, int]:
 
 def _print(messages: Iterable[pb.Message], *, as_json: bool) -> None:
     for message in messages:
-        text = json.dumps(fields_of(message), ensure_ascii=False) if as_json else line_of(message)
+        text = json_of(fields_of(message)) if as_json else line_of(message)
         typer.echo(text)

@@ -12,6 +12,7 @@ imported when they are called: `serve` is to be ready within 300 ms of its start
 
 import gc
 import importlib
+import io
 import os
 import sys
 from importlib.util import find_spec
@@ -95,6 +96,10 @@ def run(arguments: list[str] | None = None) -> None:
     """Run one command and exit with its code."""
     words = sys.argv[1:] if arguments is None else arguments
     command, rest = (words[0], words[1:]) if words else ("--help", [])
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that is not of UTF-8 gets what it cannot show as `\u2026`.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     if command in {"-h", "--help", "help"}:
         sys.stdout.write(USAGE + "\n")
     elif command in {"version", "--version"}:

@@ -1,6 +1,8 @@
 """What the commands print, as text and as JSON, and how they fail, against a broker that runs."""
 
+import contextlib
 import errno
+import io
 import json
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from cosmodrome.testing import TestBroker
 from cosmodrome_proto import control_pb2 as wire
 from cosmodrome_server.cli import dead_letters
 from cosmodrome_server.cli.connect import refuse
+from cosmodrome_server.cli.root import run
 from tests.server.cli.conftest import Cli
 
 
@@ -272,3 +275,24 @@ def test_output_that_cannot_be_written_is_said_in_a_line(
 
     monkeypatch.setattr(typer, "echo", full)
     assert cli("topic", "list", code=1) == "cosmodrome: cannot write: No space left on device\n"
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8"])
+def test_a_terminal_of_another_encoding_gets_what_it_cannot_show_escaped(
+    cli: Cli, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli("message", "send", "words", "標 🚀", "--tag", encoding)
+    for words, shown in (
+        (("--help",), "usage: cosmodrome COMMAND"),
+        (("message", "tail", "words"), "🚀" if encoding == "utf-8" else "\\U0001f680"),
+    ):
+        monkeypatch.setattr("sys.stdout", out := io.TextIOWrapper(io.BytesIO(), encoding))
+        with contextlib.suppress(SystemExit):
+            run(list(words))
+        out.flush()
+        assert shown in out.buffer.getvalue().decode(encoding)
+    monkeypatch.setattr("sys.stdout", out := io.TextIOWrapper(io.BytesIO(), encoding))
+    with pytest.raises(SystemExit):
+        run(["message", "tail", "words", "--json", "--max", "1"])
+    out.flush()
+    assert json.loads(out.buffer.getvalue().decode(encoding))["body"] == "標 🚀"
