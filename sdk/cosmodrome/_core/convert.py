@@ -180,4 +180,7 @@ def _opened(wire: pb.Message) -> tuple[bytes, bool]:
 def _moment(value: Timestamp) -> datetime | None:
     if not value.seconds:
         return None
-    return datetime.fromtimestamp(value.seconds + value.nanos / 1e9, UTC)
+    try:
+        return datetime.fromtimestamp(value.seconds + value.nanos / 1e9, UTC)
+    except (OverflowError, OSError, ValueError):
+        return None  # a producer's mistake: no reason to lose the message, and all it came with

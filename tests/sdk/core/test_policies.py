@@ -284,6 +284,14 @@ def test_a_message_survives_the_wire() -> None:
     assert convert.view(wire, "e:1").is_corrupted
 
 
+@pytest.mark.parametrize("seconds", [253_402_300_800, -62_135_596_801, 1 << 62, -(1 << 63)])
+def test_a_message_born_at_no_time_is_a_message(seconds: int) -> None:
+    wire = pb.Message(body=b"body")
+    wire.system_properties.born_timestamp.seconds = seconds
+    view = convert.view(wire, "e:1")
+    assert (view.body, view.born_timestamp) == (b"body", None)
+
+
 def test_messages_of_one_producer_share_nothing_but_what_is_theirs_together() -> None:
     encoder = convert.Encoder("me", "space")
     first = encoder.wire(Message("t", b"1", tag="a", message_group="g"), "ID1", 1_000)
