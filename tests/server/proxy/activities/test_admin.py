@@ -295,6 +295,7 @@ def test_a_stored_message_is_tried_on_a_client() -> None:
     async def scenario(world: ProxyWorld) -> None:
         stream = world.telemetry(agent())
         await world.send(message(b"try me"))
+        await world.send(message(b"its answer", message_id="id2", keys=["id1"]))
         await world.world.settle()
         call = verify(world, "id1")
         await until(lambda: len(stream.messages) == 2)
@@ -329,6 +330,8 @@ async def query(
 def test_messages_are_found_by_id_and_by_key() -> None:
     async def scenario(world: ProxyWorld) -> None:
         await world.send(message(b"a", keys=["k"]), message(b"b", message_id="id2", keys=["k"]))
+        await world.world.settle()
+        await world.send(message(b"an answer", message_id="id3", keys=["id2"]))
         await world.world.settle()
         by_id = await query(world, message_id="id2")
         assert [one.body for one in by_id.messages] == [b"b"]

@@ -1,7 +1,5 @@
 """VerifyMessage: have one client consume one stored message, as a trial."""
 
-from functools import partial
-
 from cosmodrome_proto import admin_pb2 as admin
 from cosmodrome_proto import service_pb2 as rpc
 from cosmodrome_server.errors import BadRequest, BrokerError, MessageNotFound
@@ -9,6 +7,7 @@ from cosmodrome_server.model.message import StoredMessage
 from cosmodrome_server.model.queries import MessageSearch
 from cosmodrome_server.proxy import status
 from cosmodrome_server.proxy.activities.admin.clients import consumer
+from cosmodrome_server.proxy.activities.admin.query_message import OF_ID_MAX, of_id
 from cosmodrome_server.proxy.context import Context
 from cosmodrome_server.proxy.convert import to_message
 from cosmodrome_server.proxy.front import Call
@@ -32,8 +31,14 @@ def verify_message(context: Context, call: Call, request: admin.VerifyMessageReq
     if not request.message_id:
         raise BadRequest("the request names no message_id")
     session = consumer(context, request.client_id, group)
-    search = MessageSearch(topic, request.message_id, 0, 0, 1)
-    context.broker.find(search, partial(_ask, context, call, session.client_id))
+    search = MessageSearch(topic, request.message_id, 0, 0, OF_ID_MAX)
+
+    def on_found(found: list[StoredMessage] | BrokerError) -> None:
+        if not isinstance(found, BrokerError):
+            found = of_id(found, request.message_id)
+        _ask(context, call, session.client_id, found)
+
+    context.broker.find(search, on_found)
 
 
 def _ask(
