@@ -24,7 +24,8 @@ def milliseconds(text: str) -> int:
     Raises:
         typer.BadParameter: Anything else, or more than 10,000 years.
     """
-    found = re.fullmatch(r"([0-9]+)(ms|s|m|h|d)", text.strip())
+    # Python reads no numbers of thousands of digits.
+    found = re.fullmatch(r"([0-9]{1,20})(ms|s|m|h|d)", text.strip())
     if found is None:
         raise typer.BadParameter(f"{text!r} is no duration; write 500ms, 10s, 5m, 12h or 7d")
     read_ms = int(found[1]) * _UNITS_MS[found[2]]
@@ -46,7 +47,7 @@ def epoch_ms(text: str) -> int:
         typer.BadParameter: Anything else, a moment after the year 9999, or a number that must
             have been meant in seconds.
     """
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) <= 20:
         if 0 < int(text) < _MILLISECONDS_FROM:
             raise typer.BadParameter(
                 f"{text} milliseconds are a moment of the early seventies; "

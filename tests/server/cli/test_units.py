@@ -32,6 +32,8 @@ def test_a_duration_without_a_known_unit_is_refused(text: str) -> None:
         ("1960-01-01T00:00:00Z", epoch_ms, "between 1970 and the year 9999"),
         ("0001-01-01", epoch_ms, "moment|between"),
         ("٣", epoch_ms, "no moment"),
+        ("9" * 5000, epoch_ms, "no moment"),
+        (f"{'9' * 5000}d", milliseconds, "no duration"),
     ],
 )
 def test_what_no_timestamp_can_hold_is_refused(
