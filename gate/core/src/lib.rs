@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod authority;
 mod busy_poll;
 mod call;
 mod certificate;

@@ -7,6 +7,7 @@
 //!               anything else            → goodbye
 //! ```
 
+use crate::authority::Repair;
 use crate::config::TlsMode;
 use crate::inbox::ConnectionFacts;
 use crate::statistics::{Statistics, up};
@@ -67,6 +68,7 @@ enum Layer {
 /// What HTTP/2 runs on.
 pub(crate) struct Transport {
     stream: Replayed<Layer>,
+    repair: Repair,
     traffic: Rc<Traffic>,
 }
 
@@ -148,9 +150,7 @@ pub(crate) async fn establish(
             encrypted(Box::new(stream), facts, traffic).await
         }
         (Opening::Http2, _) if mode == TlsMode::Required => Err(part(socket, TLS_REQUIRED).await),
-        (Opening::Http2, _) => {
-            Ok((Transport { stream: Replayed { first, inner: Layer::Plain(socket) }, traffic }, facts))
-        }
+        (Opening::Http2, _) => Ok((Transport::new(first, Layer::Plain(socket), traffic), facts)),
         (Opening::Http1, _) => Err(part(socket, HTTP1_ANSWER).await),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
@@ -166,9 +166,7 @@ async fn encrypted(
         facts.peer_certificate = certificate.to_vec();
     }
     match look(&mut stream, false).await? {
-        (Opening::Http2, first) => {
-            Ok((Transport { stream: Replayed { first, inner: Layer::Tls(stream) }, traffic }, facts))
-        }
+        (Opening::Http2, first) => Ok((Transport::new(first, Layer::Tls(stream), traffic), facts)),
         (Opening::Http1, _) => Err(part(stream, HTTP1_ANSWER).await),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
@@ -305,8 +303,10 @@ impl AsyncRead for Transport {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
-        let read = buf.filled().len().saturating_sub(before) as u64;
+        let fresh = buf.filled_mut().get_mut(before..).unwrap_or_default();
+        let read = fresh.len() as u64;
         if read > 0 {
+            self.repair.pass(fresh);
             self.traffic.read.set(self.traffic.read.get().wrapping_add(read));
             self.traffic.statistics.bytes_read.fetch_add(read, Relaxed);
         }
@@ -315,6 +315,10 @@ impl AsyncRead for Transport {
 }
 
 impl Transport {
+    fn new(first: Bytes, inner: Layer, traffic: Rc<Traffic>) -> Self {
+        Self { stream: Replayed { first, inner }, repair: Repair::new(), traffic }
+    }
+
     fn count_written(&self, polled: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         if let Poll::Ready(Ok(written)) = &polled {
             self.traffic.statistics.bytes_written.fetch_add(*written as u64, Relaxed);

@@ -64,6 +64,22 @@ def test_a_unary_call_is_answered(run: Callable[..., None]) -> None:
     run(scenario)
 
 
+def test_a_client_that_was_given_several_addresses_is_served(run: Callable[..., None]) -> None:
+    """gRPC's core makes all of them the authority: official clients in Python and C++ do so."""
+
+    async def scenario(channel: Any, front: Front, handlers: Handlers) -> None:
+        del channel
+        port = front.address[1]
+        async with grpc.aio.insecure_channel(f"ipv4:127.0.0.1:{port},127.0.0.2:{port}") as several:
+            echo = several.unary_unary("/test.T/Echo")
+            for number in range(100):
+                # Headers that crowd the authority out of the connection's table: it is sent anew.
+                more = tuple((f"x-{number}-{place}", "v" * 100) for place in range(20))
+                assert await echo(b"%d" % number, metadata=more) == b"%d" % number
+
+    run(scenario)
+
+
 def test_a_handler_sees_headers_peer_and_deadline(run: Callable[..., None]) -> None:
     async def scenario(channel: Any, front: Front, handlers: Handlers) -> None:
         describe = channel.unary_unary("/test.T/Describe")
