@@ -35,6 +35,9 @@ from cosmodrome_server.errors import IllegalFilterExpression
 NESTING_MAX = 100
 EXPRESSION_CHARS_MAX = 16_384
 _INT64_MAX = (1 << 63) - 1
+# Of that number. Longer ones are not even read: Python reads 4,300 digits at most.
+_INT64_DIGITS = 19
+_SHOWN_CHARS = 40
 
 _GRAMMAR = r"""
 start: or
@@ -410,12 +413,14 @@ class _Builder:
 
     def integer(self, children: list[Any]) -> _Node:
         token = children[0]
-        value = int(token.rstrip("lL"))
-        if value > _INT64_MAX:
+        digits = token.rstrip("lL")
+        if len(digits) > _INT64_DIGITS or int(digits) > _INT64_MAX:
+            shown = token if len(token) <= _SHOWN_CHARS else f"{token[:_SHOWN_CHARS]}…"
             raise IllegalFilterExpression(
-                f"SQL filter, position {token.start_pos}: {token} does not fit 64 bits"
+                f"SQL filter, position {token.start_pos}: {shown} does not fit 64 bits,"
+                f" {_INT64_MAX} is the largest"
             )
-        return _constant(value, str(token), token.start_pos)
+        return _constant(int(digits), str(token), token.start_pos)
 
     def decimal(self, children: list[Any]) -> _Node:
         token = children[0]

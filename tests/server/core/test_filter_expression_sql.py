@@ -179,6 +179,7 @@ REFUSED = [
     ("five IN ()", "position 9"),
     ("five IN (5)", "position 9"),
     ("five = 9223372036854775808", "position 7.*does not fit 64 bits"),
+    (f"five > {'9' * 5_000}L", "position 7: 9{40}… does not fit 64 bits, 9223372036854775807 is"),
     ("five = 1E999", "position 7.*too large"),
     ("word = 'abc", "position 7"),
     ("five = 5)", "position 8"),
