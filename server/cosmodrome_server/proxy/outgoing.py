@@ -4,12 +4,16 @@ deliveries ──▶ Outgoing ──reply_when_durable──▶ StreamReplies �
                   └── the client went away first ──▶ broker.return_undelivered
 """
 
+import logging
 from asyncio import AbstractEventLoop
 from collections.abc import Sequence
 
 from cosmodrome_server.broker.interface import Broker
+from cosmodrome_server.errors import StoreError
 from cosmodrome_server.model.message import Delivery
 from cosmodrome_server.proxy.front import Call
+
+_log = logging.getLogger(__name__)
 
 
 class Outgoing:
@@ -48,7 +52,16 @@ class Outgoing:
         self._call, self._messages = None, ()
         if not self._returned:
             self._returned = True
-            self._broker.return_undelivered(self._group, self._handles)
+            try:
+                self._broker.return_undelivered(self._group, self._handles)
+            except StoreError as error:
+                _log.warning(
+                    "%d messages whose client of group %s went away are not given back, they come "
+                    "again when their leases expire: %s",
+                    len(self._handles),
+                    self._group,
+                    error,
+                )
 
 
 class StreamReplies:
