@@ -87,6 +87,7 @@ class App(msgspec.Struct):
         sessions.close()
         self.health.close()
         self.collector.fleet.close()
+        self.context.reflections.close()
         # A drain waits for calls under way; those that only wait must not hold it up.
         self.broker.end_waits()
         await self.front.drain(self.config.server.drain_s)

@@ -27,6 +27,7 @@ from cosmodrome_server.proxy.bulk.source import BulkSource
 from cosmodrome_server.proxy.encoding import bytes_field
 from cosmodrome_server.proxy.front import Call
 from cosmodrome_server.proxy.names import Names
+from cosmodrome_server.proxy.open_streams import OpenStreams
 from cosmodrome_server.proxy.security import needs
 from cosmodrome_server.proxy.security.guard import Guard
 from cosmodrome_server.proxy.sessions import Sessions
@@ -79,6 +80,7 @@ class Context(msgspec.Struct):
         front: What carries the calls: gate or grpcio.
         waits: The receives and pulls that wait.
         started_ms: Since when.
+        reflections: Streams of server reflection, which a stop ends.
         bulk: Ranges of queues for the data pipeline; None where the log is elsewhere.
     """
 
@@ -97,6 +99,7 @@ class Context(msgspec.Struct):
     bulk: BulkSource | None = None
     front: str = ""
     waits: Waits = msgspec.field(default_factory=Waits)
+    reflections: OpenStreams = msgspec.field(default_factory=OpenStreams)
     is_guarded: bool = _MADE_BELOW
     started_ms: int = _MADE_BELOW
     rules: MessageRules = _MADE_BELOW

@@ -12,6 +12,7 @@ from cosmodrome_server.errors import MessageCorrupted
 from cosmodrome_server.model.wire import text_field
 from cosmodrome_server.proxy.encoding import varint_field
 from cosmodrome_server.proxy.front import Call, GrpcStatus
+from cosmodrome_server.proxy.open_streams import OpenStreams
 
 SERVICE = "grpc.health.v1.Health"
 # Watches are answered on change only, so one that is never closed costs a list entry.
@@ -33,6 +34,8 @@ class Health:
         self._services = frozenset(services) | {"", SERVICE}
         self._state = Serving.NOT_SERVING
         self._watches: dict[int, tuple[Call, str]] = {}
+        # Also those that asked nothing yet.
+        self._streams = OpenStreams()
 
     @property
     def is_serving(self) -> bool:
@@ -59,18 +62,21 @@ class Health:
 
     def watch(self, call: Call) -> None:
         """Answer `Watch`: the state now, and each change, until the client goes away."""
-        call.on_cancel(lambda: self._forget(call))
-        call.on_message(lambda message: self._begin(call, message))
+        if self._streams.begin(call):
+            call.on_cancel(lambda: self._forget(call))
+            call.on_message(lambda message: self._begin(call, message))
 
     def _begin(self, call: Call, message: bytes | None) -> None:
         if message is None:
             return  # the client sends one request and then only listens
         if len(self._watches) >= WATCHES_MAX:
+            self._streams.forget(call)
             call.finish(GrpcStatus.RESOURCE_EXHAUSTED, f"{WATCHES_MAX} watches are open")
             return
         try:
             service = text_field(message, 1)
         except MessageCorrupted:
+            self._streams.forget(call)
             call.finish(GrpcStatus.INVALID_ARGUMENT, "not a HealthCheckRequest")
             return
         self._watches[id(call)] = (call, service)
@@ -78,12 +84,12 @@ class Health:
 
     def _forget(self, call: Call) -> None:
         self._watches.pop(id(call), None)
+        self._streams.forget(call)
 
     def close(self) -> None:
-        """End every watch."""
-        for call, _ in list(self._watches.values()):
-            call.finish()
+        """End every watch, and those that begin from now on."""
         self._watches.clear()
+        self._streams.close()
 
     def _answer(self, service: str) -> bytes:
         known = service in self._services

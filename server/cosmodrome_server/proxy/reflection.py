@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from cosmodrome_proto import POOL
 from cosmodrome_server.proxy.front import Call, GrpcStatus
+from cosmodrome_server.proxy.open_streams import OpenStreams
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FileDescriptor
@@ -20,10 +21,16 @@ _NOT_FOUND = int(GrpcStatus.NOT_FOUND)
 
 
 class Reflection:
-    """Says which services there are and what their messages look like."""
+    """Says which services there are and what their messages look like.
 
-    def __init__(self, services: Sequence[str]) -> None:
+    Args:
+        services: Their full names.
+        streams: Whoever ends those that clients keep open.
+    """
+
+    def __init__(self, services: Sequence[str], streams: OpenStreams) -> None:
         self._services = sorted(services)
+        self._streams = streams
 
     def inform(self, call: Call) -> None:
         """Answer `ServerReflectionInfo`: one response for each request."""
@@ -32,11 +39,13 @@ class Reflection:
 
         def take(message: bytes | None) -> None:
             if message is None:
+                self._streams.forget(call)
                 call.finish()
                 return
             try:
                 request = wire.ServerReflectionRequest.FromString(message)
             except DecodeError:
+                self._streams.forget(call)
                 call.finish(GrpcStatus.INVALID_ARGUMENT, "not a ServerReflectionRequest")
                 return
             answer = wire.ServerReflectionResponse(
@@ -45,7 +54,8 @@ class Reflection:
             self._fill(answer, request)
             call.send(answer.SerializeToString())
 
-        call.on_message(take)
+        if self._streams.begin(call):
+            call.on_message(take)
 
     def _fill(self, answer: Any, request: Any) -> None:  # noqa: ANN401 - generated without stubs
         match request.WhichOneof("message_request"):

@@ -131,7 +131,7 @@ def routes(context: Context, health: Health, *, has_reflection: bool) -> list[Rp
     table.append(Rpc(f"/{HEALTH_SERVICE}/Check", Kind.UNARY, health.check))
     table.append(Rpc(f"/{HEALTH_SERVICE}/Watch", Kind.BIDI, health.watch))
     if has_reflection:
-        inform = Reflection([*services, *REFLECTION_SERVICES]).inform
+        inform = Reflection([*services, *REFLECTION_SERVICES], context.reflections).inform
         table += [
             Rpc(f"/{service}/ServerReflectionInfo", Kind.BIDI, inform)
             for service in REFLECTION_SERVICES

@@ -60,3 +60,21 @@ def test_a_watch_hears_of_each_change_until_it_goes_away() -> None:
     stranger.cancel()
     health.close()
     assert call.ended is not None
+
+
+def test_at_the_end_also_a_watch_ends_that_asked_nothing() -> None:
+    health = Health([])
+    silent, half_closed, gone, late = (FakeCall() for _ in range(4))
+    for call in (silent, half_closed, gone):
+        health.watch(call)
+    half_closed.say(None)
+    gone.cancel()
+    refused = FakeCall()
+    health.watch(refused)
+    assert refused._on_message is not None
+    refused._on_message(b"\x0a\xff")
+    health.close()
+    health.watch(late)
+    for call in (silent, half_closed, late):
+        assert call.ended == (GrpcStatus.OK, "")
+    assert gone.ended is None

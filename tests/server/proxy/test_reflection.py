@@ -4,6 +4,7 @@ from google.protobuf import descriptor_pb2
 from grpc_reflection.v1alpha import reflection_pb2 as wire
 
 from cosmodrome_server.proxy.front import GrpcStatus
+from cosmodrome_server.proxy.open_streams import OpenStreams
 from cosmodrome_server.proxy.reflection import Reflection
 from tests.support.proxy_world import FakeCall
 
@@ -12,7 +13,7 @@ MESSAGING = "apache.rocketmq.v2.MessagingService"
 
 def ask(**question: str) -> wire.ServerReflectionResponse:
     call = FakeCall()
-    Reflection([MESSAGING, "a.B"]).inform(call)
+    Reflection([MESSAGING, "a.B"], OpenStreams()).inform(call)
     call.say(wire.ServerReflectionRequest(**question))
     return wire.ServerReflectionResponse.FromString(call.messages[0])
 
@@ -54,13 +55,31 @@ def test_what_is_not_known_is_an_error_of_the_answer_and_the_stream_goes_on() ->
 
 def test_rubbish_ends_the_stream_and_half_closing_too() -> None:
     call = FakeCall()
-    Reflection([]).inform(call)
+    streams = OpenStreams()
+    Reflection([], streams).inform(call)
     assert call._on_message is not None
     call._on_message(b"\x0a\xff")
     assert call.ended is not None
     assert call.ended[0] is GrpcStatus.INVALID_ARGUMENT
     closed = FakeCall()
-    Reflection([]).inform(closed)
+    Reflection([], streams).inform(closed)
     closed.say(None)
     assert closed.ended is not None
     assert closed.ended[0] is GrpcStatus.OK
+    streams.close()  # ends nothing twice
+
+
+def test_at_the_end_streams_that_clients_keep_open_end() -> None:
+    streams = OpenStreams()
+    reflection = Reflection([], streams)
+    silent, asked, gone, late = (FakeCall() for _ in range(4))
+    for call in (silent, asked, gone):
+        reflection.inform(call)
+    asked.say(wire.ServerReflectionRequest(list_services=""))
+    gone.cancel()
+    assert asked.ended is None
+    streams.close()
+    reflection.inform(late)
+    for call in (silent, asked, late):
+        assert call.ended == (GrpcStatus.OK, "")
+    assert gone.ended is None

@@ -19,6 +19,7 @@ from cosmodrome_server.clock import Clock
 from cosmodrome_server.proxy.front import Call, GrpcStatus
 from cosmodrome_server.proxy.metrics.meters import Distribution
 from cosmodrome_server.proxy.metrics.meters import Pairs as Labels
+from cosmodrome_server.proxy.open_streams import OpenStreams
 
 OTLP_PATH = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 OPENCENSUS_PATH = "/opencensus.proto.agent.metrics.v1.MetricsService/Export"
@@ -44,8 +45,7 @@ class Fleet:
         self._clock = clock
         self._series_max = series_max
         self._series: dict[tuple[str, Labels], _Series] = {}
-        self._streams: set[Call] = set()
-        self._is_closed = False
+        self._streams = OpenStreams()
         self.dropped = 0
 
     def take_otlp(self, payload: bytes) -> None:
@@ -83,28 +83,21 @@ class Fleet:
 
         def take(payload: bytes | None) -> None:
             if payload is None:
-                self._streams.discard(call)
+                self._streams.forget(call)
                 call.finish()
                 return
             try:
                 self.take_opencensus(payload)
             except DecodeError:
-                self._streams.discard(call)
+                self._streams.forget(call)
                 call.finish(GrpcStatus.INVALID_ARGUMENT, "the bytes are no OpenCensus export")
 
-        if self._is_closed:
-            call.finish()
-            return
-        self._streams.add(call)
-        call.on_cancel(lambda: self._streams.discard(call))
-        call.on_message(take)
+        if self._streams.begin(call):
+            call.on_message(take)
 
     def close(self) -> None:
         """End the streams, which clients keep open, and those that are opened from now on."""
-        self._is_closed = True
-        for call in list(self._streams):
-            call.finish()
-        self._streams.clear()
+        self._streams.close()
 
     def gauges(self) -> dict[str, dict[Labels, float]]:
         """The plain numbers, by name."""
