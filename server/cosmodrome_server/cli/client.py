@@ -8,6 +8,7 @@ from cosmodrome_proto import admin_pb2, definition_pb2
 from cosmodrome_proto import control_pb2 as wire
 from cosmodrome_server.cli.connect import (
     ADMIN,
+    CONTROL,
     DEFAULT_ENDPOINT,
     AsJson,
     Endpoint,
@@ -16,6 +17,7 @@ from cosmodrome_server.cli.connect import (
     new_app,
     print_json,
     printable,
+    refuse,
     table,
 )
 
@@ -34,15 +36,24 @@ def list_clients(
     if not group:
         answer = control(endpoint, "ListGroups", wire.ListGroupsRequest(), wire.ListGroupsResponse)
         names = [state.group.name for state in answer.groups]
-    table(
-        ("GROUP", "CLIENT", "LANGUAGE", "VERSION", "HOST", "ADDRESS"),
-        [
-            (name, c.client_id, c.language.lower(), c.version, c.hostname, c.egress_ip)
-            for name in names
-            for c in _consumers(endpoint, name)
-        ],
-        as_json=as_json,
-    )
+    rows = [
+        (name, c.client_id, c.language.lower(), c.version, c.hostname, c.egress_ip)
+        for name in names
+        for c in _consumers(endpoint, name)
+    ]
+    if group and not rows:
+        _check_exists(endpoint, group)
+    table(("GROUP", "CLIENT", "LANGUAGE", "VERSION", "HOST", "ADDRESS"), rows, as_json=as_json)
+
+
+def _check_exists(endpoint: str, group: str) -> None:
+    """Exit with 1 where there is no such group; not for who may see this one, and not all."""
+    request = wire.ListGroupsRequest(prefix=group)
+    found = call(endpoint, CONTROL, "ListGroups", request, tolerated=definition_pb2.UNAUTHORIZED)
+    assert isinstance(found, wire.ListGroupsResponse)
+    is_told = found.status.code == definition_pb2.OK
+    if is_told and all(state.group.name != group for state in found.groups):
+        refuse(f"there is no consumer group {group}")
 
 
 def _consumers(endpoint: str, group: str) -> list[admin_pb2.ClientInfo]:

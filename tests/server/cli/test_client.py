@@ -27,7 +27,19 @@ def test_consumers_are_listed_by_group(cli: Cli, consumer: PushConsumer) -> None
     (one,) = json.loads(cli("client", "list", "--group", "watched", "--json"))
     assert (one["client"], one["language"]) == (consumer.client_id, "python")
     assert one in json.loads(cli("client", "list", "--json"))
-    assert json.loads(cli("client", "list", "--group", "nobody", "--json")) == []
+
+
+def test_a_group_without_consumers_is_an_empty_table_one_that_is_not_there_an_error(
+    cli: Cli,
+) -> None:
+    cli("group", "create", "quiet")
+    cli("group", "create", "quietly")
+    assert json.loads(cli("client", "list", "--group", "quiet", "--json")) == []
+    assert cli("client", "list", "--group", "quiet").split()[0] == "GROUP"
+    for typo in ("quie", "quiett"):
+        assert f"there is no consumer group {typo}" in cli(
+            "client", "list", "--group", typo, code=1
+        )
 
 
 def test_a_consumer_is_shown_with_what_it_subscribes_to(cli: Cli, consumer: PushConsumer) -> None:
