@@ -63,6 +63,8 @@ def receive(  # noqa: PLR0913, PLR0917 - one option per field of a receive
     request.filter_expression.expression = sql or tags
     request.invisible_duration.FromMilliseconds(milliseconds(keep or "1m"))
     messages = _first_of(endpoint, request, milliseconds(wait))
+    if not messages:
+        _refuse_lite(endpoint, topic, group)
     if not messages and not as_json:
         typer.echo(f"nothing came for {group} within {wait}")
         return
@@ -82,6 +84,16 @@ def _first_of(
         wait_ms = until_ms - clock.monotonic_ms()
         if messages or wait_ms < _WAIT_MIN_MS:
             return messages
+
+
+def _refuse_lite(endpoint: str, topic: str, group: str) -> None:
+    """Say of a LITE topic why nothing came, and exit with 1; others may just be empty."""
+    state, _ = _state(endpoint, topic)
+    if state is not None and state.topic.type == "LITE":
+        refuse(
+            f"nothing came for {group}: {topic} is a LITE topic, whose messages lie in lite topics;"
+            " consumers subscribe to these, this command does not"
+        )
 
 
 def _ack(endpoint: str, received: rpc.ReceiveMessageRequest, messages: list[pb.Message]) -> None:
@@ -152,17 +164,23 @@ def _bounds(reader: _Reader) -> dict[int, _Bounds]:
 
     Exits with 1 where there is no such topic, or a LITE one.
     """
-    request = wire.ListTopicsRequest(prefix=reader.topic)
-    found = call(reader.endpoint, CONTROL, "ListTopics", request, tolerated=pb.UNAUTHORIZED)
-    assert isinstance(found, wire.ListTopicsResponse)
-    if found.status.code == pb.UNAUTHORIZED:
+    state, may_list = _state(reader.endpoint, reader.topic)
+    if not may_list:
         return _bounds_one_by_one(reader)
-    state = next((each for each in found.topics if each.topic.name == reader.topic), None)
     if state is None:
         refuse(f"there is no topic {reader.topic}")
     if state.topic.type == "LITE":
         refuse(f"{reader.topic} is a LITE topic: its messages lie in lite topics, not in queues")
     return {q.queue_id: _Bounds(q.min_offset, q.max_offset) for q in state.queues}
+
+
+def _state(endpoint: str, topic: str) -> tuple[wire.TopicState | None, bool]:
+    """What there is of a topic, and whether this user may list topics at all."""
+    request = wire.ListTopicsRequest(prefix=topic)
+    found = call(endpoint, CONTROL, "ListTopics", request, tolerated=pb.UNAUTHORIZED)
+    assert isinstance(found, wire.ListTopicsResponse)
+    state = next((each for each in found.topics if each.topic.name == topic), None)
+    return state, found.status.code != pb.UNAUTHORIZED
 
 
 def _bounds_one_by_one(reader: _Reader) -> dict[int, _Bounds]:

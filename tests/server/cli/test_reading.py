@@ -150,6 +150,11 @@ def test_a_lite_topic_has_no_queues_to_look_at(cli: Cli) -> None:
     cli("topic", "create", "sessions", "--type", "lite")
     cli("message", "send", "sessions", "x", "--lite-topic", "s1")
     assert "sessions is a LITE topic" in cli("message", "tail", "sessions", code=1)
+    cli("group", "create", "chat", "--lite-topic-of", "sessions")
+    receive = ("message", "receive", "sessions", "--group", "chat", "--wait=0s")
+    told = cli(*receive, code=1)
+    assert "nothing came for chat: sessions is a LITE topic" in told
+    assert cli(*receive, "--json", code=1) == told
 
 
 def test_a_line_of_a_tail_is_one_line(cli: Cli) -> None:
