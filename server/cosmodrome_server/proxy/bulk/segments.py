@@ -12,7 +12,6 @@ from cosmodrome_server.proxy.front import Call
 from cosmodrome_server.store.segment import OFFSET_BITS
 
 PIN_S_MAX = 600
-_PIN_DIGITS = 20
 
 
 def query_segments(
@@ -33,11 +32,11 @@ def query_segments(
     start = max(request.start, bounds.min_offset)
     parts = source.ranges.sealed(topic_id, request.queue_id, start, request.end)
     if request.pin:
-        source.ranges.release(_number(request.pin))
+        source.release(request.pin)
     pin = ""
     if parts and request.pin_seconds > 0:
         until_ms = context.clock.now_ms() + 1000 * min(request.pin_seconds, PIN_S_MAX)
-        pin = str(source.ranges.pin(parts[0].number << OFFSET_BITS, until_ms))
+        pin = source.pin(parts[0].number << OFFSET_BITS, until_ms)
     return rpc.QuerySegmentsResponse(
         status=pb.Status(code=pb.OK, message="OK"),
         segments=[
@@ -61,14 +60,14 @@ def query_segments(
 def release_segments(
     context: Context, call: Call, request: rpc.ReleaseSegmentsRequest
 ) -> rpc.ReleaseSegmentsResponse:
-    """End a pin; again is fine.
+    """End a pin; again is fine. No access rule: only who was given it has it.
 
     Raises:
         BadRequest: It is no pin.
         Unsupported: The log is elsewhere.
     """
     del call
-    _source(context).ranges.release(_number(request.pin))
+    _source(context).release(request.pin)
     return rpc.ReleaseSegmentsResponse(status=pb.Status(code=pb.OK, message="OK"))
 
 
@@ -92,9 +91,3 @@ def _source(context: Context) -> BulkSource:
     if context.bulk is None:
         raise Unsupported("this server's log is elsewhere: read by PullMessage")
     return context.bulk
-
-
-def _number(pin: str) -> int:
-    if not pin.isdecimal() or len(pin) > _PIN_DIGITS:
-        raise BadRequest(f"{pin[:80]!r} is no pin")
-    return int(pin)

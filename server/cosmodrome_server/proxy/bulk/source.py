@@ -9,19 +9,24 @@ producers and consumers leave, and never more than `bulk.mib_per_s`.
 """
 
 import asyncio
+import hmac
 import os
+import re
+import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from cosmodrome_server.broker.interface import Broker
-from cosmodrome_server.errors import BrokerError, OverloadedError, Unsupported
+from cosmodrome_server.errors import BadRequest, BrokerError, OverloadedError, Unsupported
 from cosmodrome_server.model.queries import QueueBounds
 from cosmodrome_server.store.ranges import Ranges
 
 Result = TypeVar("Result")
 WAITING_MAX = 64
 _NICE = 5
+_SEAL_BYTES = 16
+_PIN = re.compile(r"(?P<number>[0-9]{1,20})\.(?P<seal>[0-9a-f]{32})")
 
 
 def _be_nice() -> None:
@@ -49,6 +54,8 @@ class BulkSource:
         self.bytes_per_s = bytes_per_s
         self._waiting = 0
         self._free_at_s = 0.0
+        # Pins are known by their seal: their numbers anybody could count to.
+        self._key = secrets.token_bytes(_SEAL_BYTES)
         self._thread = ThreadPoolExecutor(1, "bulk", initializer=_be_nice)
 
     def place_of(self, topic: str, queue_id: int) -> tuple[int, QueueBounds]:
@@ -59,6 +66,31 @@ class BulkSource:
         if locate is None:
             raise Unsupported("this server's log is elsewhere: read by PullMessage")
         return locate(topic, queue_id)
+
+    def pin(self, position: int, until_ms: int) -> str:
+        """Keep everything from a position on until a time; only who has the text ends it sooner.
+
+        Raises:
+            OverloadedError: There are too many pins.
+        """
+        number = self.ranges.pin(position, until_ms)
+        return f"{number}.{self._seal(number)}"
+
+    def release(self, pin: str) -> None:
+        """End a pin; again is fine, and so is one of before a restart, which is over.
+
+        Raises:
+            BadRequest: It is no pin.
+        """
+        found = _PIN.fullmatch(pin)
+        if found is None:
+            raise BadRequest(f"{pin[:80]!r} is no pin")
+        number = int(found["number"])
+        if hmac.compare_digest(found["seal"], self._seal(number)):
+            self.ranges.release(number)
+
+    def _seal(self, number: int) -> str:
+        return hmac.digest(self._key, b"%d" % number, "sha256")[:_SEAL_BYTES].hex()
 
     def run(
         self,

@@ -93,6 +93,11 @@ def publish_staged(
     _check_job(request.job)
     if not request.lineage or len(request.lineage) > JOB_CHARS_MAX:
         raise BadRequest(f"a lineage has 1 to {JOB_CHARS_MAX} characters")
+    if not request.tokens:
+        # Done as it is, also when it is repeated: nothing of it could come twice. Without a mark,
+        # for it names no topic that whoever asks had to have a right to: a batch of any number
+        # would end another's job.
+        return rpc.PublishStagedResponse(status=_OK, is_done=True)
     key = f"{MARK_PREFIX}{request.job}/{request.lineage}"
     mark = _mark(context, key)
     if mark is not None and (request.batch < mark.batch or _is_done(mark, request.batch)):
@@ -115,8 +120,6 @@ def _publish_part(
     size = 0
     tokens = request.tokens
     allowed: set[str] = set()
-    if not tokens:
-        _set_mark(context, key, Mark(request.batch, 0, is_done=True, at_ms=context.clock.now_ms()))
     while count < len(tokens) and size < PUBLISH_BYTES:
         content = _staged(context, tokens[count])
         size += content.ByteSize()

@@ -3,6 +3,10 @@
 Beside the reference: ChangeInvisibleDuration also needs Sub on the topic, and the four
 offset RPCs, Admin and Control have rules at all. A dead letter topic is read under its own
 name; a retry topic counts as its group.
+
+Two requests have no rule here, for they name nothing: ReleaseSegments, whose pin only those
+have who were given it, and PublishStaged, which asks for each topic that messages were staged
+for.
 """
 
 from collections.abc import Callable, Iterator

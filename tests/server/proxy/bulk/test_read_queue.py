@@ -122,6 +122,15 @@ def test_sealed_segments_are_named_and_pinned(tmp_path: Path) -> None:
             ranges = app.context.bulk.ranges
             unpinned = 1 << 63
             assert ranges.pinned_position(app.context.clock.now_ms()) < unpinned
+            number = answer.pin.partition(".")[0]
+            guessed = f"{number}.{'0' * 32}"
+            # Not who counts to its number: neither by this request nor by the other.
+            for name, request in (
+                ("ReleaseSegments", bulk.ReleaseSegmentsRequest(pin=guessed)),
+                ("QuerySegments", bulk.QuerySegmentsRequest(topic="orders", pin=guessed)),
+            ):
+                assert (await ask(channel, name, request)).status.code == pb.OK
+            assert ranges.pinned_position(app.context.clock.now_ms()) < unpinned
             for _ in range(2):
                 release = bulk.ReleaseSegmentsRequest(pin=answer.pin)
                 released = await ask(channel, "ReleaseSegments", release)
@@ -129,6 +138,7 @@ def test_sealed_segments_are_named_and_pinned(tmp_path: Path) -> None:
             assert ranges.pinned_position(app.context.clock.now_ms()) == unpinned
             for name, request in (
                 ("ReleaseSegments", bulk.ReleaseSegmentsRequest(pin="x")),
+                ("ReleaseSegments", bulk.ReleaseSegmentsRequest(pin=number)),
                 ("ReleaseSegments", bulk.ReleaseSegmentsRequest(pin="9" * 5_000)),
                 ("QuerySegments", bulk.QuerySegmentsRequest(topic="orders", start=2, end=1)),
                 ("QuerySegments", bulk.QuerySegmentsRequest(topic="orders", queue_id=7)),

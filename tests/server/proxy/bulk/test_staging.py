@@ -90,6 +90,20 @@ def test_only_who_may_send_to_a_topic_publishes_what_was_staged_for_it() -> None
     run(scenario, security__authentication="true", security__authorization="true")
 
 
+def test_an_empty_batch_is_done_and_keeps_no_other_from_being_published() -> None:
+    """It names no topic, so anybody may publish one, also one of another's job."""
+
+    async def scenario(world: ProxyWorld) -> None:
+        for _ in range(2):
+            answer = await publish(world, 99)
+            assert (answer.status.code, answer.is_done, answer.published) == (pb.OK, True, 0)
+        assert world.world.broker.kept(staging.MARK_PREFIX) == {}
+        assert (await publish(world, 7, await stage(world, b"a"))).is_done
+        assert await bodies(world) == [b"a"]
+
+    run(scenario)
+
+
 def test_an_earlier_batch_is_done_and_another_lineage_is_another_job() -> None:
     async def scenario(world: ProxyWorld) -> None:
         token = await stage(world, b"a")
@@ -166,7 +180,7 @@ def test_of_very_many_marks_the_one_done_longest_ago_is_forgotten(
 
     async def scenario(world: ProxyWorld) -> None:
         for lineage in ("one", "two", "three"):
-            assert (await publish(world, 0, lineage=lineage)).is_done
+            assert (await publish(world, 0, await stage(world, b"a"), lineage=lineage)).is_done
             world.clocks.pass_ms(1_000)
         kept = world.world.broker.kept(staging.MARK_PREFIX)
         assert sorted(kept) == ["published/nightly/three", "published/nightly/two"]
