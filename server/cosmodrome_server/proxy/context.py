@@ -21,7 +21,9 @@ from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_server.broker.interface import Broker, ReplySink
 from cosmodrome_server.clock import Clock
 from cosmodrome_server.config import Config, Flow
-from cosmodrome_server.errors import OverloadedError
+from cosmodrome_server.errors import ConsumerGroupNotFound, OverloadedError, TopicNotFound
+from cosmodrome_server.model.group import Group
+from cosmodrome_server.model.topic import Topic
 from cosmodrome_server.proxy import status
 from cosmodrome_server.proxy.bulk.source import BulkSource
 from cosmodrome_server.proxy.encoding import bytes_field
@@ -117,6 +119,28 @@ class Context(msgspec.Struct):
         """Be known under this host and port from now on: the port is known after start."""
         self.endpoint = endpoint
         self.store_host = bytes_field(10, "{}:{}".format(*endpoint).encode())
+
+    def known_topic(self, name: str) -> Topic:
+        """A topic, for who only looks: a mistyped name must not become a topic (auto_create).
+
+        Raises:
+            IllegalTopic, TopicNotFound
+        """
+        self.names.topic(name)
+        if self.config.auto_create and all(one.name != name for one in self.broker.topics()):
+            raise TopicNotFound(f"there is no topic {name}")
+        return self.broker.topic(name)
+
+    def known_group(self, name: str) -> Group:
+        """A group, for who only looks, as `known_topic`.
+
+        Raises:
+            IllegalConsumerGroup, ConsumerGroupNotFound
+        """
+        self.names.group(name)
+        if self.config.auto_create and all(one.name != name for one in self.broker.groups()):
+            raise ConsumerGroupNotFound(f"there is no consumer group {name}")
+        return self.broker.group(name)
 
     def answered(self, rpc: str, code: int) -> None:
         """Count an answer."""

@@ -19,7 +19,7 @@ def query_offset(
         BadRequest: No such queue or policy, or a time is asked for and not given.
     """
     queue = request.message_queue
-    topic = context.names.topic(queue.topic.name)
+    topic = context.known_topic(queue.topic.name).name
     bounds = context.broker.bounds(topic, queue.id)
     if request.query_offset_policy == pb.BEGINNING:
         found = bounds.min_offset

@@ -76,14 +76,13 @@ def place_of(
 ) -> tuple[int, QueueBounds]:
     """The number of a topic and the bounds of a queue.
 
-    Topics of the system that are there may be read, operation events for one; only other names are
-    created on first use.
+    Topics of the system that are there may be read, operation events for one; none is created.
 
     Raises:
         IllegalTopic, TopicNotFound, BadRequest: No such topic or queue.
     """
     if all(known.name != topic for known in context.broker.topics()):
-        context.names.topic(topic)
+        context.known_topic(topic)
     return source.place_of(topic, queue_id)
 
 

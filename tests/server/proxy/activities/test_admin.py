@@ -26,7 +26,7 @@ from tests.support.proxy_world import (
     run,
 )
 
-NORMAL, BILLING = resource("normal"), resource("billing")
+NORMAL, BILLING, NOPE = resource("normal"), resource("billing"), resource("nope")
 
 
 def agent() -> pb.Settings:
@@ -340,3 +340,39 @@ def test_messages_are_found_by_id_and_by_key() -> None:
         assert (await query(world, message_id="id9")).status.code == pb.MESSAGE_NOT_FOUND
 
     run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("name", "request_", "code"),
+    [
+        ("QueryMessage", {"topic": NOPE, "message_key": "k"}, pb.TOPIC_NOT_FOUND),
+        ("DescribeTopicStatus", {"topic": NOPE}, pb.TOPIC_NOT_FOUND),
+        ("GetTopicRoute", {"topic": NOPE}, pb.TOPIC_NOT_FOUND),
+        ("QueryTimeSpan", {"group": BILLING, "topics": [NOPE]}, pb.TOPIC_NOT_FOUND),
+        ("QueryTimeSpan", {"group": NOPE, "topics": [NORMAL]}, pb.CONSUMER_GROUP_NOT_FOUND),
+        ("DescribeGroupAccumulation", {"group": NOPE}, pb.CONSUMER_GROUP_NOT_FOUND),
+        ("ResetGroupOffset", {"topic": NOPE, "group": BILLING}, pb.TOPIC_NOT_FOUND),
+        ("ResetGroupOffset", {"topic": NORMAL, "group": NOPE}, pb.CONSUMER_GROUP_NOT_FOUND),
+        ("QueryOffset", {"message_queue": pb.MessageQueue(topic=NOPE)}, pb.TOPIC_NOT_FOUND),
+        (
+            "GetOffset",
+            {"group": BILLING, "message_queue": pb.MessageQueue(topic=NOPE)},
+            pb.TOPIC_NOT_FOUND,
+        ),
+        (
+            "GetOffset",
+            {"group": NOPE, "message_queue": pb.MessageQueue(topic=NORMAL)},
+            pb.OFFSET_NOT_FOUND,
+        ),
+    ],
+)
+def test_who_only_looks_creates_nothing(name: str, request_: dict[str, Any], code: int) -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        broker = world.world.broker
+        before = broker.topics(), broker.groups()
+        made: Message = METHODS[name].request(**request_)
+        assert await world.code(name, made) == code
+        assert (broker.topics(), broker.groups()) == before
+        assert await world.code("QueryRoute", rpc.QueryRouteRequest(topic=NOPE)) == pb.OK
+
+    run(scenario, topics__auto_create="true")

@@ -72,6 +72,7 @@ def test_a_range_is_one_batch_of_the_columns_asked_for(tmp_path: Path) -> None:
     [
         ({"topic": ""}, pb.ILLEGAL_TOPIC, "the topic is blank"),
         ({"topic": "a b"}, pb.ILLEGAL_TOPIC, "other characters"),
+        ({"topic": "nowhere"}, pb.TOPIC_NOT_FOUND, "there is no topic nowhere"),
         ({"topic": "rmq_sys_nothing"}, pb.ILLEGAL_TOPIC, "a system topic"),
         ({"topic": "%DLQ%nobody"}, pb.TOPIC_NOT_FOUND, "%DLQ%nobody"),
         ({"queue_id": 1}, pb.BAD_REQUEST, "1"),

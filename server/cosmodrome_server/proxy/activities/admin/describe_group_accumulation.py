@@ -18,7 +18,7 @@ def describe_group_accumulation(
     Raises:
         IllegalConsumerGroup, ConsumerGroupNotFound, TopicNotFound
     """
-    group = context.broker.group(context.names.group(request.group.name)).name
+    group = context.known_group(request.group.name).name
     topics = [topic.name for topic in request.topics] or context.broker.topics_of(group)
     now_ms = context.clock.now_ms()
     response = _Response(status=status.OK_STATUS)

@@ -19,7 +19,7 @@ def describe_topic_status(
     Raises:
         IllegalTopic, TopicNotFound
     """
-    topic = context.broker.topic(context.names.topic(request.topic.name))
+    topic = context.known_topic(request.topic.name)
     is_mixed = topic.topic_type is TopicType.MIXED
     held = 0
     for queue_id in range(topic.queues):

@@ -20,7 +20,7 @@ def get_topic_route(
     Raises:
         IllegalTopic, TopicNotFound
     """
-    topic = context.broker.topic(context.names.topic(request.topic.name))
+    topic = context.known_topic(request.topic.name)
     server = context.config.server
     host, port = context.endpoint
     route = {

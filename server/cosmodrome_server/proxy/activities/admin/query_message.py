@@ -25,7 +25,7 @@ def query_message(context: Context, call: Call, request: admin.ListMessageReques
         BadRequest: Neither an id nor a key.
         OverloadedError: Too many searches wait.
     """
-    topic = context.broker.topic(context.names.topic(request.topic.name)).name
+    topic = context.known_topic(request.topic.name).name
     key = request.message_id or request.message_key
     if not key:
         raise BadRequest("messages are looked up by message_id or message_key, give one")

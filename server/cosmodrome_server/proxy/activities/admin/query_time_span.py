@@ -18,12 +18,12 @@ def query_time_span(
         IllegalConsumerGroup, ConsumerGroupNotFound, IllegalTopic, TopicNotFound
         BadRequest: No topic.
     """
-    group = context.broker.group(context.names.group(request.group.name)).name
+    group = context.known_group(request.group.name).name
     if not request.topics:
         raise BadRequest("the request names no topic")
     response = admin.QueryTimeSpanResponse(status=status.OK_STATUS)
     for resource in request.topics:
-        topic = context.broker.topic(context.names.topic(resource.name))
+        topic = context.known_topic(resource.name)
         response.queue_time_span_list.extend(
             _span(context, group, topic.name, queue_id) for queue_id in range(topic.queues)
         )

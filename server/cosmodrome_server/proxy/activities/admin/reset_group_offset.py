@@ -19,8 +19,8 @@ def reset_group_offset(
         IllegalTopic, IllegalConsumerGroup, TopicNotFound, ConsumerGroupNotFound
         BadRequest: No time.
     """
-    topic = context.broker.topic(context.names.topic(request.topic.name))
-    group = context.broker.group(context.names.group(request.group.name))
+    topic = context.known_topic(request.topic.name)
+    group = context.known_group(request.group.name)
     moment_ms = timestamp_ms(request.reset_timestamp)
     if moment_ms <= 0:
         raise BadRequest("reset_timestamp must be after 1970")
