@@ -2,7 +2,7 @@
 
 from cosmodrome_proto import control_pb2 as wire
 from cosmodrome_proto import definition_pb2 as pb
-from cosmodrome_server.errors import BadRequest, ConsumerGroupNotFound
+from cosmodrome_server.errors import BadRequest, ConsumerGroupNotFound, TopicNotFound
 from cosmodrome_server.model.group import (
     Backoff,
     ConsumeFrom,
@@ -10,6 +10,7 @@ from cosmodrome_server.model.group import (
     ExponentialBackoff,
     Group,
 )
+from cosmodrome_server.model.topic import TopicType
 from cosmodrome_server.proxy.activities.control.topics import changed_attributes
 from cosmodrome_server.proxy.context import Context
 from cosmodrome_server.proxy.convert import (
@@ -33,7 +34,9 @@ def create_group(
 
     Raises:
         IllegalConsumerGroup: A name clients may not use.
-        BadRequest: A number out of its bounds, or a retry policy that does not read.
+        BadRequest: A number out of its bounds, a retry policy that does not read, or a topic to
+            bind to that is not LITE.
+        TopicNotFound: There is no topic to bind to.
     """
     asked = request.group
     context.names.group(asked.name)
@@ -89,6 +92,8 @@ def _wanted(context: Context, asked: wire.Group) -> Group:
         begins_ms = kept_timestamp_ms(asked.consume_timestamp, "consume_timestamp")
     if asked.HasField("priority_factor"):
         factor = asked.priority_factor
+    if asked.lite_bind_topic and asked.lite_bind_topic != known.lite_bind_topic:
+        _check_is_lite(context, asked)
     return Group(
         name=asked.name,
         is_fifo=asked.fifo if asked.HasField("fifo") else known.is_fifo,
@@ -102,6 +107,22 @@ def _wanted(context: Context, asked: wire.Group) -> Group:
         created_ms=context.clock.now_ms(),
         attributes=changed_attributes(known.attributes, asked.attributes),
     )
+
+
+def _check_is_lite(context: Context, asked: wire.Group) -> None:
+    """Not of a group that is bound already: its topic may be deleted, and made again later."""
+    name = asked.lite_bind_topic
+    topic = next((each for each in context.broker.topics() if each.name == name), None)
+    if topic is None:
+        raise TopicNotFound(
+            f"group {asked.name} cannot read lite topics of {name}: there is no such topic, "
+            "create it first, of the type LITE"
+        )
+    if topic.topic_type is not TopicType.LITE:
+        raise BadRequest(
+            f"group {asked.name} cannot read lite topics of {name}: its type is "
+            f"{topic.topic_type}, only a LITE topic has some"
+        )
 
 
 def _backoff(policy: pb.RetryPolicy, known: Backoff) -> Backoff:

@@ -79,6 +79,8 @@ def test_what_a_change_of_a_group_leaves_out_stays() -> None:
         ({"name": "g", "max_attempts": -1}, pb.BAD_REQUEST, "not -1"),
         ({"name": "g", "priority_factor": 101}, pb.BAD_REQUEST, "0 to 100, not 101"),
         ({"name": "g", "consume_from": "MIDDLE"}, pb.BAD_REQUEST, "'MIDDLE' is none of"),
+        ({"name": "g", "lite_bind_topic": "nope"}, pb.TOPIC_NOT_FOUND, "nope: there is no such"),
+        ({"name": "g", "lite_bind_topic": "fifo"}, pb.BAD_REQUEST, "fifo: its type is FIFO, only"),
     ],
 )
 def test_a_group_that_cannot_be_is_refused(settings: dict[str, Any], code: int, words: str) -> None:
@@ -86,6 +88,18 @@ def test_a_group_that_cannot_be_is_refused(settings: dict[str, Any], code: int, 
         answer = await create(world, **settings)
         assert answer.status.code == code
         assert words in answer.status.message
+        assert all(group.name != "g" for group in world.world.broker.groups())
+
+    run(scenario)
+
+
+def test_a_group_is_bound_to_a_lite_topic_and_stays_so_when_that_is_deleted() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        for paused in (False, True):
+            told = (await create(world, name="g", lite_bind_topic="lite", paused=paused)).group
+            assert (told.lite_bind_topic, told.paused) == ("lite", paused)
+            if not paused:
+                world.world.broker.delete_topic("lite")
 
     run(scenario)
 
