@@ -9,8 +9,9 @@ the same, so a call that is answered at once never waits on a future.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -27,6 +28,7 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 # What a stream may have waiting to be written; then the client is too slow.
 _STREAM_BUFFER_MESSAGES = 1024
 _END = object()
+_GRPC_LOG = "grpc._cython.cygrpc"
 _INTERNAL = "internal error; the server's log says more"
 
 
@@ -47,6 +49,7 @@ class GrpcioFront:
         self._address = (config.server.host, config.server.port)
         self._splitter: Splitter | None = None
         self._server: grpc.aio.Server | None = None
+        self._waiting: set[_GrpcioCall] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -65,8 +68,10 @@ class GrpcioFront:
             OSError: The address is taken.
         """
         self._loop = asyncio.get_running_loop()
+        logging.getLogger(_GRPC_LOG).addFilter(_is_news)
         self._server = grpc.aio.server(options=_options(self._config))
-        self._server.add_generic_rpc_handlers((_Handlers(self._routes, self._peer_of),))
+        handlers = _Handlers(self._routes, self._peer_of, self._waiting)
+        self._server.add_generic_rpc_handlers((handlers,))
         try:
             await self._open(self._server)
         except OSError:
@@ -117,6 +122,10 @@ class GrpcioFront:
             self._splitter.stop_accepting()
         if self._server is not None:
             await self._server.stop(grace_s)
+        # grpc has cancelled their tasks, which run some turns of the loop later: what follows a
+        # drain must find them gone.
+        for call in list(self._waiting):
+            call.gone()
         if self._splitter is not None:
             self._splitter.close()
 
@@ -184,8 +193,14 @@ def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in the stubs alone
     """Finds the route of a path; `…/*` takes what its service does not know."""
 
-    def __init__(self, routes: Mapping[str, Route], peer_of: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        routes: Mapping[str, Route],
+        peer_of: Callable[[str], str],
+        waiting: "set[_GrpcioCall]",
+    ) -> None:
         self._peer_of = peer_of
+        self._waiting = waiting
         self._made = {path: self._adapt(route) for path, route in routes.items()}
 
     def service(self, handler_call_details: Any) -> "grpc.RpcMethodHandler[Any, Any] | None":  # noqa: ANN401 - grpc's
@@ -204,7 +219,9 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
         async def serve(request: bytes, context: Any) -> bytes:  # noqa: ANN401 - grpc's
             call = _GrpcioCall(request, context, self._peer_of)
             _guarded(call, handler)
-            await call.answered()
+            if not call.is_answered:
+                with _among(self._waiting, call):
+                    await call.answered()
             if call.status is not GrpcStatus.OK:
                 await context.abort(_CODES[call.status], call.details)
             return call.messages[0] if call.messages else b""
@@ -215,13 +232,14 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
         async def serve(request: bytes, context: Any) -> None:  # noqa: ANN401 - grpc's
             call = _GrpcioCall(request, context, self._peer_of)
             _guarded(call, handler)
-            await call.answered()
-            try:
-                for message in call.messages:
-                    await context.write(message)
-            except BaseException:
-                call.gone()
-                raise
+            with _among(self._waiting, call):
+                await call.answered()
+                try:
+                    for message in call.messages:
+                        await _send(context, message)
+                except BaseException:
+                    call.gone()
+                    raise
             if call.status is not GrpcStatus.OK:
                 await context.abort(_CODES[call.status], call.details)
 
@@ -232,10 +250,11 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
             call = _GrpcioStream(context, self._peer_of)
             _guarded(call, handler)
             try:
-                async with asyncio.TaskGroup() as group:
-                    reader = group.create_task(_read(requests, call))
-                    await _write(context, call)
-                    reader.cancel()
+                with _among(self._waiting, call):
+                    async with asyncio.TaskGroup() as group:
+                        reader = group.create_task(_read(requests, call))
+                        await _write(context, call)
+                        reader.cancel()
             except BaseException:
                 call.gone()
                 raise
@@ -243,6 +262,15 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg] # generic in 
                 await context.abort(_CODES[call.status], call.details)
 
         return serve
+
+
+@contextlib.contextmanager
+def _among(calls: "set[_GrpcioCall]", call: "_GrpcioCall") -> Iterator[None]:
+    calls.add(call)
+    try:
+        yield
+    finally:
+        calls.discard(call)
 
 
 def _guarded(call: "_GrpcioCall", handler: Handler) -> None:
@@ -262,7 +290,25 @@ async def _read(requests: AsyncIterator[bytes], call: "_GrpcioStream") -> None:
 
 async def _write(context: Any, call: "_GrpcioStream") -> None:  # noqa: ANN401 - grpc's
     while (message := await call.outgoing.get()) is not _END:
+        assert isinstance(message, bytes)
+        await _send(context, message)
+
+
+async def _send(context: Any, message: bytes) -> None:  # noqa: ANN401 - grpc's
+    """Write one message; a write fails only where the client is gone, as if it had cancelled."""
+    try:
         await context.write(message)
+    except grpc.aio.InternalError:
+        # Anything else would come with a traceback in the log.
+        raise asyncio.CancelledError from None
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a line of grpc says more than that a client went away while it was answered.
+
+    Unary replies are written by grpc itself, after the handler.
+    """
+    return record.exc_info is None or not isinstance(record.exc_info[1], grpc.aio.InternalError)
 
 
 class _GrpcioCall:
@@ -377,7 +423,11 @@ class _GrpcioCall:
             self._is_gone = True
             callback, self._on_cancel = self._on_cancel, None
             if callback is not None:
-                callback()
+                try:
+                    callback()
+                except Exception:
+                    # One that fails must not keep others from hearing, in a drain, that they end.
+                    _log.exception("a handler failed as its client went away")
 
 
 class _GrpcioStream(_GrpcioCall):
