@@ -70,7 +70,9 @@ def test_a_client_that_was_given_several_addresses_is_served(run: Callable[..., 
     async def scenario(channel: Any, front: Front, handlers: Handlers) -> None:
         del channel
         port = front.address[1]
-        async with grpc.aio.insecure_channel(f"ipv4:127.0.0.1:{port},127.0.0.2:{port}") as several:
+        where = f"ipv4:127.0.0.1:{port},127.0.0.2:{port}"
+        several: Any = grpc.aio.insecure_channel(where)  # see dial
+        async with several:
             echo = several.unary_unary("/test.T/Echo")
             for number in range(100):
                 # Headers that crowd the authority out of the connection's table: it is sent anew.
