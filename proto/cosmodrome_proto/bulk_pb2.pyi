@@ -30,7 +30,8 @@ class ReadQueueRequest(_message.Message):
     """The offsets from `start` on, below `end`, of one queue as one Arrow record batch, in the
     encapsulated format of Arrow IPC; the schema follows from `columns` (docs/pipeline.md). A
     response holds about `batch_bytes`; `resume` is the offset to ask for next, and moves past
-    messages that the filter leaves out. Without a match `ipc` is empty.
+    messages that the filter leaves out. Without a match `ipc` is empty. Bodies come as they are
+    stored; the column `body_encoding`, of the protocol's `Encoding`, says how each is packed.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -42,13 +43,11 @@ class ReadQueueRequest(_message.Message):
     COLUMNS_FIELD_NUMBER: _builtins.int
     FILTER_FIELD_NUMBER: _builtins.int
     BATCH_BYTES_FIELD_NUMBER: _builtins.int
-    KEEP_ENCODED_BODIES_FIELD_NUMBER: _builtins.int
     topic: _builtins.str
     queue_id: _builtins.int
     start: _builtins.int
     end: _builtins.int
     batch_bytes: _builtins.int
-    keep_encoded_bodies: _builtins.bool
     @_builtins.property
     def columns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -63,11 +62,10 @@ class ReadQueueRequest(_message.Message):
         columns: _abc.Iterable[_builtins.str] | None = ...,
         filter: _definition_pb2.FilterExpression | None = ...,
         batch_bytes: _builtins.int = ...,
-        keep_encoded_bodies: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filter", b"filter"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_bytes", b"batch_bytes", "columns", b"columns", "end", b"end", "filter", b"filter", "keep_encoded_bodies", b"keep_encoded_bodies", "queue_id", b"queue_id", "start", b"start", "topic", b"topic"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_bytes", b"batch_bytes", "columns", b"columns", "end", b"end", "filter", b"filter", "queue_id", b"queue_id", "start", b"start", "topic", b"topic"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

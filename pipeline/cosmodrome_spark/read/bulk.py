@@ -15,8 +15,8 @@ from cosmodrome_spark.errors import BrokerUnreachable, InvalidOption
 from cosmodrome_spark.offsets import QueueRange
 from cosmodrome_spark.options import Connection, ReadQuery
 from cosmodrome_spark.read.base import Closing, Density
+from cosmodrome_spark.read.unpack import columns_to_ask, schema_of, unpacked
 from cosmodrome_spark.read.wire import Wire, check
-from cosmodrome_spark.schema import arrow_schema
 
 BULK = "/cosmodrome.v1.Bulk/"
 READ_QUEUE = f"{BULK}ReadQueue"
@@ -40,9 +40,9 @@ class BulkReader(Closing):
             raise InvalidOption("verifyDigest is checked on the roads segments and pull")
         density = Density(span, query)
         # The offset is asked for too: it is how gaps are seen.
-        columns = query.columns
-        asked = columns if "queue_offset" in columns else (*columns, "queue_offset")
-        schema = arrow_schema(asked)
+        asked = columns_to_ask(query)
+        asked = asked if "queue_offset" in asked else (*asked, "queue_offset")
+        schema = schema_of(asked)
         future = self._start(span, query, asked, span.start)
         attempts = 0
         while True:
@@ -66,7 +66,7 @@ class BulkReader(Closing):
                 batch = pa.ipc.read_record_batch(pa.py_buffer(answer.ipc), schema)
                 offsets = batch.column(asked.index("queue_offset"))
                 density.saw(offsets[0].as_py(), offsets[-1].as_py(), batch.num_rows)
-                yield batch if asked is columns else batch.select(list(columns))
+                yield from unpacked(batch, query)
             density.passed(resume)
             density.skipped(resume)
             if resume >= span.end:
@@ -84,7 +84,6 @@ class BulkReader(Closing):
             columns=columns,
             filter=pb.FilterExpression(type=kind, expression=query.filter),
             batch_bytes=query.batch_bytes,
-            keep_encoded_bodies=not query.decode_body,
         )
         return self.wire.start(READ_QUEUE, request.SerializeToString())
 

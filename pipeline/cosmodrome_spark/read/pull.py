@@ -22,6 +22,7 @@ from cosmodrome_spark.read.base import Closing, Density
 from cosmodrome_spark.read.cluster import on_wire
 from cosmodrome_spark.read.h2_client import H2Client
 from cosmodrome_spark.read.pulled import Pulled, message_batch, split_replies
+from cosmodrome_spark.read.unpack import unpacked
 from cosmodrome_spark.read.wire import MESSAGING, check
 
 PULL_MESSAGE = f"{MESSAGING}PullMessage"
@@ -53,10 +54,10 @@ class PullReader(Closing):
             held_bytes += pulled.size
             held_rows += pulled.rows
             if held_bytes >= query.batch_bytes or held_rows >= ROWS_PER_BATCH_MAX:
-                yield message_batch(held, span.queue, query)
+                yield from unpacked(message_batch(held, span.queue, query), query)
                 held, held_bytes, held_rows = [], 0, 0
         if held_rows:
-            yield message_batch(held, span.queue, query)
+            yield from unpacked(message_batch(held, span.queue, query), query)
 
     def _pull_all(self, span: QueueRange, query: ReadQuery, density: Density) -> Iterator[Pulled]:
         """Pull until the range is covered, several requests ahead where that is safe."""

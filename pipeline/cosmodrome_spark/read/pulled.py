@@ -12,12 +12,13 @@ import pyarrow as pa
 
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as verbs
-from cosmodrome_server.columnar.envelope import BodyRules, Messages, to_batch
+from cosmodrome_server.columnar.envelope import Messages, to_batch
 from cosmodrome_server.columnar.protobuf import Buffer, Ints, walk
 from cosmodrome_server.columnar.slices import SliceColumn
 from cosmodrome_spark.errors import DataLoss
 from cosmodrome_spark.offsets import MessageQueue
 from cosmodrome_spark.options import ReadQuery
+from cosmodrome_spark.read.unpack import columns_to_ask
 
 _MESSAGE_TAG = 0x12
 _STORE_TIMESTAMP, _QUEUE_OFFSET = 9, 14
@@ -112,7 +113,7 @@ def _varints(buffer: Buffer, system: SliceColumn, number: int) -> Ints:
 def message_batch(
     pulled: Sequence[Pulled], queue: MessageQueue, query: ReadQuery
 ) -> pa.RecordBatch:
-    """One Arrow batch of the messages of several replies."""
+    """One Arrow batch of the messages of several replies, bodies as they came."""
     frames = [frame for each in pulled for frame in each.frames]
     offsets = np.concatenate([each.offsets for each in pulled])
     buffer, starts, ends = _joined(frames)
@@ -133,8 +134,7 @@ def message_batch(
             "store_host": _store_host(frames[0]),
         },
     )
-    rules = BodyRules(decode=query.decode_body, verify_digest=query.verify_digest)
-    return to_batch(messages, query.columns, rules)
+    return to_batch(messages, columns_to_ask(query), verify_digest=query.verify_digest)
 
 
 def _joined(frames: Sequence[memoryview]) -> tuple[Buffer, Ints, Ints]:

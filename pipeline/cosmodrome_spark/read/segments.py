@@ -23,14 +23,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cosmodrome_proto import bulk_pb2 as bulk
-from cosmodrome_server.columnar.envelope import BodyRules, to_batch
+from cosmodrome_server.columnar.envelope import to_batch
 from cosmodrome_server.columnar.protobuf import Buffer
-from cosmodrome_server.columnar.records import gathered, index_entries, salt_of
+from cosmodrome_server.columnar.records import gathered, index_entries, record_lengths, salt_of
 from cosmodrome_spark.errors import BrokerUnreachable, PipelineError, UnsupportedByServer
 from cosmodrome_spark.offsets import QueueRange
 from cosmodrome_spark.options import Connection, ReadQuery
 from cosmodrome_spark.read.base import Closing, Density
 from cosmodrome_spark.read.bulk import BULK
+from cosmodrome_spark.read.unpack import columns_to_ask, unpacked
 from cosmodrome_spark.read.wire import Wire, check
 
 Positions = NDArray[np.uint64]
@@ -136,7 +137,7 @@ def _read_segment(
         density = Density(span, query)
         density.missing(span.start, span.end, int((~kept).sum()))
         entries, offsets = entries[kept], offsets[kept]
-    rules = BodyRules(decode=query.decode_body, verify_digest=query.verify_digest)
+    columns = columns_to_ask(query)
     constants: dict[str, str | int] = {
         "topic": span.queue.topic,
         "broker": span.queue.broker,
@@ -144,12 +145,26 @@ def _read_segment(
         "store_host": "",
     }
     for buffer, start, end in files.grouped(entries[:, 0]):
-        for begin in range(start, end, ROWS_PER_BATCH):
-            rows = slice(begin, min(end, begin + ROWS_PER_BATCH))
+        for rows in _rows_by_bytes(buffer, entries, (start, end), query):
             places = (entries[rows, 0] & _OFFSET_MASK).astype(np.int64)
             times_ms = entries[rows, 2].astype(np.int64)
             messages = gathered(buffer, places, offsets[rows], constants, times_ms=times_ms)
-            yield to_batch(messages, query.columns, rules)
+            batch = to_batch(messages, columns, verify_digest=query.verify_digest)
+            yield from unpacked(batch, query)
+
+
+def _rows_by_bytes(
+    buffer: Buffer, entries: Positions, run: tuple[int, int], query: ReadQuery
+) -> Iterator[slice]:
+    """The rows of a run in parts of at most `ROWS_PER_BATCH` and about `query.batch_bytes`."""
+    begin, end = run
+    while begin < end:
+        last = min(end, begin + ROWS_PER_BATCH)
+        places = (entries[begin:last, 0] & _OFFSET_MASK).astype(np.int64)
+        sizes = np.cumsum(record_lengths(buffer, places))
+        fitting = max(1, int(np.searchsorted(sizes, query.batch_bytes, side="right")))
+        yield slice(begin, begin + fitting)
+        begin += fitting
 
 
 class _Files:

@@ -2,13 +2,12 @@
 
     where the messages lie ──▶ walk SystemProperties ──▶ walk timestamps, digest, DLQ
                            └─▶ walk user properties  ──▶ walk key and value
-                           └─▶ body slices           ──▶ unpack GZIP where asked
+                           └─▶ body slices
 
 Only what a wanted column needs is walked: for `queue_offset` and `body` alone, nothing is.
 The field numbers are those of `SystemProperties` in definition.proto.
 """
 
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,10 +20,6 @@ from cosmodrome_server.columnar.slices import RepeatedColumn, SliceColumn, slice
 
 TAG, KEYS, MESSAGE_ID, DIGEST, ENCODING, TYPE, BORN, BORN_HOST = 1, 2, 3, 4, 5, 6, 7, 8
 DELIVERY, MESSAGE_GROUP, TRACE_CONTEXT, DEAD_LETTER, LITE_TOPIC, PRIORITY = 11, 17, 18, 20, 21, 22
-ENCODING_GZIP = 2
-# A body becomes at most this when it is unpacked; packed, it has 4 MiB.
-UNPACKED_BYTES_MAX = 256 << 20
-_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # zlib's own way to say: whichever it begins as
 MESSAGE_TYPES = (
     "MESSAGE_TYPE_UNSPECIFIED",
     *("NORMAL", "FIFO", "DELAY", "TRANSACTION", "LITE", "PRIORITY"),
@@ -41,6 +36,13 @@ _TEXTS = {
     "trace_context": TRACE_CONTEXT,
 }
 _TIMES = {"born_timestamp": BORN, "delivery_timestamp": DELIVERY}
+_SINGLE = {
+    "keys": KEYS,
+    "message_type": TYPE,
+    "priority": PRIORITY,
+    "dlq": DEAD_LETTER,
+    "body_encoding": ENCODING,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +86,6 @@ class Messages:
 
 class DigestMismatch(ValueError):
     """A body that does not fit the checksum its producer sent."""
-
-
-@dataclass(frozen=True, slots=True)
-class BodyRules:
-    """What is done with bodies: unpack them, check the producer's checksum."""
-
-    decode: bool = True
-    verify_digest: bool = False
 
 
 class System:
@@ -169,35 +163,36 @@ _VARINTS = frozenset({ENCODING, TYPE, PRIORITY})
 
 
 def to_batch(
-    messages: Messages, columns: Sequence[str], rules: BodyRules = BodyRules()
+    messages: Messages, columns: Sequence[str], *, verify_digest: bool = False
 ) -> pa.RecordBatch:
     """The wanted columns of some messages as one Arrow batch, rows in the given order.
 
+    Bodies are as they are stored; `body_encoding` says of each how it is packed. They are
+    unpacked by who reads them: what one becomes, up to a thousand times of what it was, is
+    nothing for the memory of a broker.
+
     Raises:
         MalformedMessage: A message is not what the protocol says.
-        DigestMismatch: A body does not fit its checksum, where `rules` asks for that.
+        DigestMismatch: A body does not fit its checksum, where that is asked for.
     """
-    system = System(messages, _wanted_fields(columns, rules))
-    arrays = [_column(name, messages, system, rules) for name in columns]
+    verifies = verify_digest and "body" in columns
+    system = System(messages, _wanted_fields(columns, verifies=verifies))
+    if verifies:
+        _verify_digests(messages, system)
+    arrays = [_column(name, messages, system) for name in columns]
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
 
 
-def _wanted_fields(columns: Sequence[str], rules: BodyRules) -> frozenset[int]:
+def _wanted_fields(columns: Sequence[str], *, verifies: bool) -> frozenset[int]:
     wanted = {_TEXTS[name] for name in columns if name in _TEXTS}
     wanted |= {_TIMES[name] for name in columns if name in _TIMES}
-    for name, number in (("keys", KEYS), ("message_type", TYPE), ("priority", PRIORITY)):
-        if name in columns:
-            wanted.add(number)
-    if "dlq" in columns:
-        wanted.add(DEAD_LETTER)
-    if "body" in columns and rules.decode:
-        wanted.add(ENCODING)
-    if "body" in columns and rules.verify_digest:
+    wanted |= {_SINGLE[name] for name in columns if name in _SINGLE}
+    if verifies:
         wanted.add(DIGEST)
     return frozenset(wanted)
 
 
-def _column(name: str, messages: Messages, system: System, rules: BodyRules) -> pa.Array:
+def _column(name: str, messages: Messages, system: System) -> pa.Array:
     if name in _TEXTS:
         return system.text(_TEXTS[name])
     if name in _TIMES:
@@ -206,8 +201,6 @@ def _column(name: str, messages: Messages, system: System, rules: BodyRules) -> 
         value = messages.constants[name]
         kind = pa.int32() if isinstance(value, int) else pa.string()
         return pa.repeat(pa.scalar(value, kind), len(messages))
-    if name == "body":
-        return _bodies(messages, system, rules)
     return _OTHERS[name](messages, system)
 
 
@@ -249,46 +242,20 @@ _OTHERS: dict[str, Callable[[Messages, System], pa.Array]] = {
     "priority": _priorities,
     "keys": lambda _messages, system: system.keys(),
     "properties": _properties,
+    "body": lambda messages, _system: _bodies(messages),
+    "body_encoding": lambda _messages, system: _encodings(system),
     "dlq": lambda _messages, system: system.dead_letters(),
     "delivery_attempt": lambda messages, _system: pa.nulls(len(messages), pa.int32()),
 }
 
 
-def _bodies(messages: Messages, system: System, rules: BodyRules) -> pa.Array:
-    starts, ends = messages.body
-    if rules.verify_digest:
-        _verify_digests(messages, system)
+def _bodies(messages: Messages) -> pa.Array:
     absent = np.zeros(len(messages), np.bool_)
-    bodies = slices(messages.buffer, starts, ends, absent, pa.binary())
-    if not rules.decode:
-        return bodies
-    packed = np.flatnonzero(system.values(ENCODING)[0] == ENCODING_GZIP)
-    if not packed.size:
-        return bodies
-    unpacked = bodies.to_pylist()
-    for row in packed.tolist():
-        unpacked[row] = _unpack(unpacked[row])
-    return pa.array(unpacked, pa.binary())
+    return slices(messages.buffer, *messages.body, absent, pa.binary())
 
 
-def _unpack(body: bytes) -> bytes:
-    """GZIP as the protocol says, or zlib, which the older Java clients send under that name.
-
-    What is neither, or damaged, or becomes more than `UNPACKED_BYTES_MAX`, as it came: its
-    producer is wrong about one message, and who reads a queue wants the others too.
-    """
-    parts, packed, room = [], body, UNPACKED_BYTES_MAX
-    try:
-        while packed:
-            engine = zlib.decompressobj(_GZIP_OR_ZLIB)
-            parts.append(engine.decompress(packed, room + 1))
-            room -= len(parts[-1])
-            if room < 0 or not engine.eof:
-                return body
-            packed = engine.unused_data.lstrip(b"\0")  # GZIP may have several parts, and padding
-    except zlib.error:
-        return body
-    return b"".join(parts)
+def _encodings(system: System) -> pa.Array:
+    return pa.array(system.values(ENCODING)[0].astype(np.int32), pa.int32())
 
 
 def _verify_digests(messages: Messages, system: System) -> None:
@@ -297,7 +264,8 @@ def _verify_digests(messages: Messages, system: System) -> None:
     Source: definition.proto, `Digest`; the checksum is upper-case hexadecimal, CRC32
     without leading zeros.
     """
-    from hashlib import md5, sha1  # noqa: PLC0415  # only where someone asks for it
+    import zlib  # noqa: PLC0415  # only where someone asks for it
+    from hashlib import md5, sha1  # noqa: PLC0415  # as above
 
     column = system.submessage(DIGEST)
     kinds = np.zeros(column.rows, np.int64)

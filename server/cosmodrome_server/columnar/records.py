@@ -67,6 +67,11 @@ def gathered(
     )
 
 
+def record_lengths(buffer: Buffer, places: Ints) -> Ints:
+    """How many bytes the records take that begin at some bytes of a segment."""
+    return (buffer.words_at(places) & _LOW_HALF).astype(np.int64)
+
+
 def index_entries(
     index: NDArray[np.uint8], key: int, start: int, end: int
 ) -> tuple[int, NDArray[np.uint64]]:

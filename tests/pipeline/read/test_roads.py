@@ -10,11 +10,13 @@ import pytest
 
 from cosmodrome_spark.errors import BrokerRefused, DataLoss, TopicNotFound
 from cosmodrome_spark.offsets import MessageQueue, Offsets, QueueRange
-from cosmodrome_spark.options import Connection, ReadQuery
+from cosmodrome_spark.options import Connection, ReadQuery, sink_options
 from cosmodrome_spark.read.cluster import WireCluster
 from cosmodrome_spark.read.road import read_ranges
 from cosmodrome_spark.read.segments import SegmentReader
 from cosmodrome_spark.schema import ALL_COLUMNS, arrow_schema
+from cosmodrome_spark.sink.encode import Place
+from cosmodrome_spark.sink.writers import write_task
 from tests.support.cosmodrome_process import CosmodromeProcess
 from tests.support.topic_filler import fill
 
@@ -134,3 +136,23 @@ def test_topics_are_listed_without_those_of_the_system(server: CosmodromeProcess
         assert cluster.topics() == ["orders"]
         with pytest.raises(TopicNotFound):
             cluster.queues("%DLQ%nobody")
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_bodies_that_unpack_to_far_more_come_in_batches_of_the_size_asked_for(
+    server: CosmodromeProcess, road: str
+) -> None:
+    topic = f"packed-{road}"
+    bodies = [b"%d" % number + bytes(1 << 20) for number in range(24)]
+    options = sink_options({"endpoints": server.endpoints, "topic": topic})
+    write_task(options, iter([pa.RecordBatch.from_pydict({"body": bodies})]), Place(topic, 0, 0))
+    with WireCluster(Connection((server.endpoints,))) as cluster:
+        bounds = cluster.bounds(cluster.queues(topic))
+    ends = {queue: each.max_offset for queue, each in bounds.items() if each.max_offset}
+    spans = tuple(QueueRange(queue, 0, end) for queue, end in ends.items())
+    query = ReadQuery(columns=("body",), read_mode=road, batch_bytes=4 << 20)
+
+    batches = list(read_ranges(Connection((server.endpoints,)), spans, query))
+
+    assert sorted(body for each in batches for body in each["body"].to_pylist()) == sorted(bodies)
+    assert max(each.nbytes for each in batches) < 6 << 20

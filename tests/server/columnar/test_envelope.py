@@ -1,18 +1,14 @@
 """Columns of messages as protobuf reads them one by one."""
 
 import gzip
-import zlib
 from datetime import UTC, datetime
 
 import numpy as np
 import pytest
 
 from cosmodrome_proto import definition_pb2 as pb
-from cosmodrome_server.columnar import envelope
 from cosmodrome_server.columnar.envelope import Messages, to_batch
 from cosmodrome_server.columnar.protobuf import Buffer
-
-CUT = gzip.compress(b"hello")[:-9]
 
 
 def messages_of(*systems: pb.SystemProperties, body: bytes = b"") -> Messages:
@@ -55,29 +51,11 @@ def test_a_time_is_read_and_what_is_none_is_null(
     assert batch["born_timestamp"].to_pylist() == [read, None]
 
 
-@pytest.mark.parametrize(
-    ("body", "read"),
-    [
-        pytest.param(gzip.compress(b"hello"), b"hello", id="gzip"),
-        pytest.param(gzip.compress(b"hel") + gzip.compress(b"lo"), b"hello", id="two parts"),
-        pytest.param(gzip.compress(b"hello") + b"\0\0", b"hello", id="padded"),
-        pytest.param(zlib.compress(b"hello"), b"hello", id="zlib"),
-        pytest.param(gzip.compress(b""), b"", id="nothing"),
-        pytest.param(b"hello", b"hello", id="neither"),
-        pytest.param(CUT, CUT, id="cut"),
-        pytest.param(b"", b"", id="no body"),
-    ],
-)
-def test_a_packed_body_is_unpacked_and_what_is_none_is_as_it_came(body: bytes, read: bytes) -> None:
+def test_a_body_is_as_it_is_stored_and_its_encoding_says_how_that_is() -> None:
     packed = pb.SystemProperties(body_encoding=pb.GZIP)
-    batch = to_batch(messages_of(packed, pb.SystemProperties(), body=body), ["body"])
-    assert batch["body"].to_pylist() == [read, body]
+    body = gzip.compress(b"hello")
+    messages = messages_of(packed, pb.SystemProperties(), body=body)
 
+    batch = to_batch(messages, ["body", "body_encoding"])
 
-def test_a_body_that_becomes_too_large_is_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(envelope, "UNPACKED_BYTES_MAX", 1_000)
-    packed = pb.SystemProperties(body_encoding=pb.GZIP)
-    for size, is_read in ((1_000, True), (1_001, False), (1_000_000, False)):
-        body = gzip.compress(bytes(size))
-        batch = to_batch(messages_of(packed, body=body), ["body"])
-        assert batch["body"].to_pylist() == [bytes(size) if is_read else body]
+    assert batch.to_pydict() == {"body": [body, body], "body_encoding": [pb.GZIP, 0]}

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cosmodrome_server.columnar.envelope import BodyRules, Messages, to_batch
+from cosmodrome_server.columnar.envelope import Messages, to_batch
 from cosmodrome_server.columnar.protobuf import Buffer, Ints
-from cosmodrome_server.columnar.records import gathered
+from cosmodrome_server.columnar.records import gathered, record_lengths
 from cosmodrome_server.core.machine import Matcher
 from cosmodrome_server.model.log import MessageRecord, MessageState
 from cosmodrome_server.proxy.bulk.plan import Plan
@@ -82,8 +82,8 @@ def _runs(segment: Callable[[int], memoryview], plan: Plan) -> Iterator[_Run]:
 
 def _fitting(run: _Run, room: int) -> int:
     """How many records fit into so many bytes; at least one."""
-    lengths = (run.buffer.words_at(run.places) & np.uint64(0xFFFFFFFF)).astype(np.int64)
-    return max(1, int(np.searchsorted(np.cumsum(lengths), room, side="right")))
+    sizes = np.cumsum(record_lengths(run.buffer, run.places))
+    return max(1, int(np.searchsorted(sizes, room, side="right")))
 
 
 def _batch(run: _Run, plan: Plan) -> pa.RecordBatch:
@@ -91,7 +91,7 @@ def _batch(run: _Run, plan: Plan) -> pa.RecordBatch:
     messages = gathered(run.buffer, run.places, run.offsets, plan.constants, times_ms=times_ms)
     if plan.matcher is not None:
         messages = _matching(messages, run.entries, plan)
-    return to_batch(messages, plan.columns, BodyRules(decode=plan.decodes))
+    return to_batch(messages, plan.columns)
 
 
 def _matching(messages: Messages, entries: Words, plan: Plan) -> Messages:

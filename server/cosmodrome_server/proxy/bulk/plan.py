@@ -14,7 +14,7 @@ COLUMNS = frozenset(
         *("topic", "broker", "queue_id", "queue_offset", "message_id", "message_type", "tag"),
         *("keys", "message_group", "properties", "body", "born_timestamp", "store_timestamp"),
         *("delivery_timestamp", "born_host", "store_host", "delivery_attempt", "priority"),
-        *("lite_topic", "trace_context", "dlq"),
+        *("lite_topic", "trace_context", "dlq", "body_encoding"),
     }
 )
 
@@ -29,7 +29,6 @@ class Plan(msgspec.Struct, frozen=True):
         batch_bytes: About how much.
         matcher: The filter, compiled; None for everything.
         constants: Columns with one value.
-        decodes: Whether bodies are unpacked.
     """
 
     entries: Sequence[Entries]
@@ -38,4 +37,3 @@ class Plan(msgspec.Struct, frozen=True):
     batch_bytes: int
     matcher: object | None
     constants: dict[str, str | int]
-    decodes: bool

@@ -102,7 +102,6 @@ def _plan(
             "queue_id": request.queue_id,
             "store_host": f"{host}:{port}",
         },
-        decodes=not request.keep_encoded_bodies,
     )
 
 
