@@ -26,6 +26,7 @@ from cosmodrome_server.errors import (
     InvalidReceiptHandle,
     OffsetNotFound,
     StoreFull,
+    TopicNotFound,
 )
 from cosmodrome_server.model.group import ConsumeFrom, CustomizedBackoff, Group
 from cosmodrome_server.model.message import Delivery, MessageType
@@ -151,6 +152,12 @@ class WiderSimulation(LiteClients):
     def _take(self, group: str, topic: str, count: int) -> int:
         self._keep_brief()
         return super()._take(group, topic, count)
+
+    def _not_taken(self, error: Exception) -> None:
+        if isinstance(error, StoreFull):
+            assert self._disk.bytes_max is not None
+        elif not isinstance(error, TopicNotFound | ConsumerGroupNotFound):  # made again since
+            super()._not_taken(error)
 
     def _took(self, query: ReceiveQuery, deliveries: list[Delivery]) -> None:
         super()._took(query, deliveries)

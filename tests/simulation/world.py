@@ -560,6 +560,10 @@ class Simulation:
     def _receive(self) -> None:
         group = self._random.choice(list(self.groups))
         topic = self._random.choice(self.groups[group])
+        if self._random.random() < 0.25:
+            for _ in range(self._random.randint(1, 4)):
+                self._take_soon(group, topic, self._random.choice((1, 1, 4, 32)))
+            return
         count = self._random.choice((1, 4, 32))
         if not self._take(group, topic, count) and self._random.random() < 0.5:
             self._wait(group, topic, count)
@@ -569,6 +573,21 @@ class Simulation:
         deliveries = self._broker.receive(query)
         self._took(query, deliveries)
         return len(deliveries)
+
+    def _take_soon(self, group: str, topic: str, count: int) -> None:
+        query = self._query(group, topic, count)
+
+        def then(found: list[Delivery] | Exception) -> None:
+            if isinstance(found, Exception):
+                self._not_taken(found)
+            else:
+                self._took(query, found)
+
+        self._broker.receive_soon(query, then)
+
+    def _not_taken(self, error: Exception) -> None:
+        assert isinstance(error, ReadFailed), error
+        assert self._disk.unreadable
 
     def _wait(self, group: str, topic: str, count: int) -> None:
         deadline_ms = self._clocks.run_ms + self._random.choice((1, 3_000, 30_000))

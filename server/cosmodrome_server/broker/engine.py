@@ -139,6 +139,7 @@ class Engine:
     def _end_of_turn(self) -> None:
         if self._is_closed:
             return
+        self._serve_turn()
         try:
             self._do_later()
         except StoreFull:
@@ -147,6 +148,9 @@ class Engine:
             self._arm(self._clock.monotonic_ms() + _FULL_RETRY_MS)
         else:
             self._arm(self._next_deadline_ms())
+
+    def _serve_turn(self) -> None:
+        """Serve who was put off to the end of the turn, whatever else fails; never raises."""
 
     def _do_later(self) -> None:
         """Do what verbs and time left to do; the layers above extend it."""

@@ -99,6 +99,19 @@ class Messaging(Protocol):
             Forbidden: The group or the topic is not readable.
         """
 
+    def receive_soon(
+        self, query: ReceiveQuery, then: Callable[[list[Delivery] | Exception], None]
+    ) -> None:
+        """`receive` at the end of this turn of the loop, as one with those that ask for the same.
+
+        Args:
+            query: What is wanted.
+            then: Called once, on the loop, with what `receive` returns or raises; does not raise.
+
+        Raises:
+            BadRequest: A name that is too long.
+        """
+
     def wait(self, waiter: Waiter) -> None:
         """Serve `waiter` when something arrives, or at its deadline.
 

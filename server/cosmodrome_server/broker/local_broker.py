@@ -1,7 +1,7 @@
 """The broker of one directory, in this process: core and log on the running loop.
 
-    Engine ◀─ CatalogueVerbs ◀─ SendVerbs ◀─ SettleVerbs ◀─ ReceiveVerbs ◀─ OffsetVerbs ◀─
-    TransactionVerbs ◀─ TimerVerbs ◀─ OperationVerbs ◀─ LiteVerbs ◀─ LocalBroker
+    Engine ◀─ CatalogueVerbs ◀─ SendVerbs ◀─ SettleVerbs ◀─ ReceiveVerbs ◀─ WaitingVerbs ◀─
+    OffsetVerbs ◀─ TransactionVerbs ◀─ TimerVerbs ◀─ OperationVerbs ◀─ LiteVerbs ◀─ LocalBroker
 
 Each layer adds the verbs its module is named after to what every verb stands on; all of
 them are called on the loop's thread.
@@ -141,6 +141,7 @@ class LocalBroker(LiteVerbs):
 
     def end_waits(self) -> None:
         """Answer who waits with nothing, now and from now on: the broker is about to stop."""
+        self._serve_turn()
         self._waits_end = True
         for waiter in self._polling.take_all():
             waiter.is_open = False

@@ -1,6 +1,6 @@
 """The verbs about offsets, and pulling, which rests on nothing else."""
 
-from cosmodrome_server.broker.receive_verbs import ReceiveVerbs
+from cosmodrome_server.broker.waiting_verbs import WaitingVerbs
 from cosmodrome_server.core.catalogue import TopicState
 from cosmodrome_server.core.long_polling import PULL_GROUP_ID, AnyWaiter
 from cosmodrome_server.core.offsets import accumulation, check_bounds
@@ -35,7 +35,7 @@ _PULL_TOGETHER = 64
 _SMALL_BYTES = 16 << 10
 
 
-class OffsetVerbs(ReceiveVerbs):
+class OffsetVerbs(WaitingVerbs):
     """Implements `broker.interface.Offsets` and the pull verbs of `Messaging`."""
 
     def bounds(self, topic: str, queue_id: int) -> QueueBounds:

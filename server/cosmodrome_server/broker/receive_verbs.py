@@ -1,34 +1,31 @@
-"""Receiving: now, or when something arrives."""
+"""Receiving what is there now."""
 
 from cosmodrome_server.broker.settle_verbs import SettleVerbs
 from cosmodrome_server.core.catalogue import GroupState, TopicState
 from cosmodrome_server.core.consumption import Consumption
-from cosmodrome_server.core.long_polling import PULL_GROUP_ID, AnyWaiter, LongPolling
 from cosmodrome_server.core.progress import Place
 from cosmodrome_server.core.receive import Demand, Found, ReceivePlan
 from cosmodrome_server.core.records import Pop
-from cosmodrome_server.errors import BadRequest, BrokerError, Forbidden, StoreFull
+from cosmodrome_server.errors import BadRequest, Forbidden, StoreFull
 from cosmodrome_server.model.message import Delivery
-from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
+from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery
 from cosmodrome_server.model.receipt_handle import SUFFIXES, ReceiptHandle
 
-# Waiters served in one turn of the loop; the rest is served in the next.
-_SERVED_PER_TURN = 64
 # What a client may call itself and its receives; both are written with every delivery.
 _NAME_CHARS_MAX = 1_024
 INFLIGHT_ATTRIBUTE = "inflight.max"
 
 
 class ReceiveVerbs(SettleVerbs):
-    """Implements receiving and waiting of `broker.interface.Messaging`."""
+    """Implements receiving of `broker.interface.Messaging`; waiting is a layer above."""
 
-    def _open_polling(self) -> None:
-        self._polling = LongPolling(self._settings.waiters_max, self._settings.waiters_per_group)
+    def _open_receives(self) -> None:
+        # Places where the next turn looks again for whom it finds waiting.
         self._to_wake: dict[Place, None] = {}
-        self._waits_end = False
 
     def receive(self, query: ReceiveQuery) -> list[Delivery]:
         """See `Messaging`."""
+        self._check_names(query)
         shard = self._shard
         group = shard.catalogue.groups.get(query.group) or self._group(query.group)
         if group.group.lite_bind_topic:
@@ -126,9 +123,12 @@ class ReceiveVerbs(SettleVerbs):
             deliveries.append(Delivery(topic, record, handle, attempt, invisible_ms))
 
     @staticmethod
-    def _check_readable(group: GroupState, topic: TopicState, query: ReceiveQuery) -> None:
+    def _check_names(query: ReceiveQuery) -> None:
         if len(query.attempt_id) > _NAME_CHARS_MAX or len(query.client_id) > _NAME_CHARS_MAX:
             raise BadRequest(f"client id and attempt id have at most {_NAME_CHARS_MAX} characters")
+
+    @staticmethod
+    def _check_readable(group: GroupState, topic: TopicState, query: ReceiveQuery) -> None:
         if not group.group.is_consumable:
             raise Forbidden(f"consumer group {query.group} may not consume (is_consumable is off)")
         if not topic.is_readable:
@@ -136,111 +136,6 @@ class ReceiveVerbs(SettleVerbs):
         if group.group.is_fifo and not ANY_QUEUE <= query.queue_id < topic.topic.queues:
             last = topic.topic.queues - 1
             raise BadRequest(f"topic {query.topic} has queues 0 to {last}, not {query.queue_id}")
-
-    # Waiting
-
-    def wait(self, waiter: Waiter) -> None:
-        """See `Messaging`."""
-        if self._waits_end:
-            self._turn_away(waiter)
-            return
-        group = self._group(waiter.query.group)
-        topic = self._topic(waiter.query.topic)
-        self._polling.add(self._place(group, topic, waiter.query), waiter)
-        self._commit.touch()
-
-    def cancel(self, waiter: AnyWaiter) -> None:
-        """See `Messaging`."""
-        waiter.is_open = False
-        self._polling.remove(waiter)
-
-    def _place(self, group: GroupState, topic: TopicState, query: ReceiveQuery) -> Place:
-        queue_id = query.queue_id if group.group.is_fifo else ANY_QUEUE
-        return group.group_id, topic.topic_id, queue_id
-
-    def _do_later(self) -> None:
-        super()._do_later()
-        # While a frame is being written the next one waits for it, so who waits may as well
-        # wait for more messages of that one.
-        if not self._commit.is_writing:
-            self._collect_wakes()
-            self._wake()
-        self._answer_late()
-
-    def _collect_wakes(self) -> None:
-        arrived, self._shard.arrived = self._shard.arrived, {}
-        for topic_id, queue_id in arrived:
-            for place in self._polling.places_of(topic_id):
-                if place[2] in (ANY_QUEUE, queue_id) and place[0] != PULL_GROUP_ID:
-                    self._to_wake[place] = None
-        visible, self._shard.became_visible = self._shard.became_visible, {}
-        for topic_id, queue_id in visible:
-            pulls = PULL_GROUP_ID, topic_id, queue_id
-            if self._polling.first(pulls) is not None:
-                self._to_wake[pulls] = None
-        consumptions = self._shard.consumptions
-        ready, consumptions.became_ready = consumptions.became_ready, {}
-        for group_id, topic_id, queue_id in ready:
-            self._to_wake[group_id, topic_id, queue_id] = None
-            self._to_wake[group_id, topic_id, ANY_QUEUE] = None
-
-    def _wake(self) -> None:
-        to_wake, self._to_wake = self._to_wake, {}
-        budget = _SERVED_PER_TURN
-        for place in to_wake:
-            if self._wakes_each(place[1]):
-                budget = self._wake_each(place, budget)
-            while budget and (waiter := self._polling.first(place)) is not None:
-                if not self._serve(waiter):
-                    break
-                budget -= 1
-            if not budget:
-                self._to_wake[place] = None
-                self._commit.touch()
-
-    def _wakes_each(self, topic_id: int) -> bool:
-        """Whether a waiter that finds nothing says nothing about the next one."""
-        raise NotImplementedError
-
-    def _wake_each(self, place: Place, budget: int) -> int:
-        for waiter in self._polling.at(place):
-            if budget and self._serve(waiter):
-                budget -= 1
-        return budget
-
-    def _serve(self, waiter: AnyWaiter) -> bool:
-        """Try to answer a waiter; whether it was."""
-        assert isinstance(waiter, Waiter), "pulls wait elsewhere"
-        try:
-            deliveries = self.receive(waiter.query)
-        except BrokerError:
-            # The topic or the group went away, or became unreadable: the next receive of
-            # this client is told why.
-            deliveries = []
-        else:
-            if not deliveries:
-                return False
-        self._polling.remove(waiter)
-        waiter.is_open = False
-        waiter.on_ready(deliveries)
-        return True
-
-    def _answer_late(self) -> None:
-        for waiter in self._polling.take_due(self._clock.monotonic_ms()):
-            waiter.is_open = False
-            self._give_up(waiter)
-
-    def _turn_away(self, waiter: AnyWaiter) -> None:
-        """Answer with nothing, after whoever waits has returned from asking."""
-        waiter.is_open = False
-        self._loop.call_soon(self._give_up, waiter)
-
-    def _give_up(self, waiter: AnyWaiter) -> None:
-        assert isinstance(waiter, Waiter), "pulls wait elsewhere"
-        waiter.on_ready([])
-
-    def _next_deadline_ms(self) -> int:
-        return min(super()._next_deadline_ms(), self._polling.next_deadline_ms())
 
 
 def _queue_order(delivery: Delivery) -> tuple[int, int]:

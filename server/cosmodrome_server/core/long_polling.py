@@ -9,6 +9,7 @@ of integers stays until it surfaces or the heap is more than half stale.
 """
 
 import heapq
+from itertools import islice
 
 from cosmodrome_server.core.machine import NEVER_MS
 from cosmodrome_server.core.progress import Place
@@ -93,6 +94,11 @@ class LongPolling:
         """Who has waited longest at a place."""
         waiting = self._by_place.get(place)
         return None if waiting is None else next(iter(waiting.values()))
+
+    def firsts(self, place: Place, most: int) -> list[AnyWaiter]:
+        """Up to so many of those who have waited longest at a place, longest first."""
+        waiting = self._by_place.get(place)
+        return [] if waiting is None else list(islice(waiting.values(), most))
 
     def at(self, place: Place) -> list[AnyWaiter]:
         """Everybody who waits at a place, longest first."""

@@ -19,7 +19,7 @@ class ReceiveQuery(msgspec.Struct, frozen=True, gc=False):
         queue_id: `ANY_QUEUE`, or the queue of a FIFO group. Other groups are served from
             all queues whatever the client names.
         client_id: Who asks; owner of what is renewed for it.
-        max_messages: 1 to 32.
+        max_messages: At least 1.
         invisible_ms: How long messages are hidden.
         auto_renew: Extend while the client lives; `invisible_ms` is then the first term.
         filter: What of the topic is wanted.

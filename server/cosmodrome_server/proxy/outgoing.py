@@ -37,7 +37,7 @@ class Outgoing:
         # take long to read them.
         self._handles = [delivery.receipt_handle for delivery in deliveries]
         self._returned = False
-        call.on_cancel(self._give_back)
+        call.on_cancel(self.give_back)
 
     def write(self) -> None:
         """Answer the call, unless the messages went back already."""
@@ -48,7 +48,8 @@ class Outgoing:
         if call is not None and not self._returned:
             call.reply_stream(messages)
 
-    def _give_back(self) -> None:
+    def give_back(self) -> None:
+        """Let others have the messages: the client went away."""
         self._call, self._messages = None, ()
         if not self._returned:
             self._returned = True

@@ -318,6 +318,7 @@ def test_every_refusal_is_counted_by_the_setting_that_holds_the_bound() -> None:
         assert len(await world.receive()) == 3
         world.begin("ReceiveMessage", receive_request())
         world.begin("ReceiveMessage", receive_request())
+        await world.world.settle()
         world.begin("ReceiveMessage", receive_request())
         assert refused == [
             "flow.topic_sends_per_s",

@@ -1,5 +1,6 @@
 """What is on its way to a consumer."""
 
+import asyncio
 import sys
 
 import pytest
@@ -35,6 +36,7 @@ def test_on_a_full_disk_what_a_client_left_is_not_given_back_and_the_log_says_so
         await world.send(message())
         await world.world.settle()
         call = world.begin("ReceiveMessage", receive_request(invisible_ms=30_000))
+        await asyncio.sleep(0)  # to the end of the turn: taken, not yet written
         with monkeypatch.context() as on_full_disk:
             on_full_disk.setattr(world.world.broker, "return_undelivered", full)
             call.cancel()

@@ -4,6 +4,8 @@ Stream order: `status`; if OK the messages; always `delivery_timestamp` last, al
 error of this RPC (errors before it, as a missing client id, are the status alone).
 """
 
+import logging
+
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_server.core.client_session import ClientType
 from cosmodrome_server.errors import BadRequest, BrokerError, IllegalInvisibleTime
@@ -17,6 +19,8 @@ from cosmodrome_server.proxy.outgoing import Outgoing
 from cosmodrome_server.proxy.packing import packed
 from cosmodrome_server.proxy.receives import Asked
 
+_log = logging.getLogger(__name__)
+
 _RPC = "ReceiveMessage"
 _EMPTY = status.status_field(pb.MESSAGE_NOT_FOUND, "no new message")
 
@@ -29,18 +33,9 @@ def receive_message(context: Context, call: Call, request: Asked) -> None:
     try:
         wait_ms = _polling_ms(context, call, request)
         query = _query(context, call, request)
-        deliveries = context.broker.receive(query)
-        if deliveries:
-            _answer(context, call, query.group, deliveries)
-        else:
-            _wait(context, call, query, wait_ms)
+        context.broker.receive_soon(query, _Receive(context, call, query, wait_ms).answer)
     except BrokerError as error:
         _refuse(context, call, error)
-
-
-def _refuse(context: Context, call: Call, error: BrokerError) -> None:
-    call.reply_stream([status.error_field(error), _now(context)])
-    context.refused(_RPC, error)
 
 
 def _polling_ms(context: Context, call: Call, request: Asked) -> int:
@@ -108,52 +103,107 @@ def _queue_id(context: Context, client_id: str, group: str, named: int) -> int:
     return ANY_QUEUE if rotates else named
 
 
-def _answer(context: Context, call: Call, group: str, deliveries: list[Delivery]) -> None:
-    """Hold the messages until their lease is durable, then write them."""
-    messages = [status.OK, *encoding.delivered(deliveries, context.store_host), _now(context)]
-    replies = packed(context.config, call, messages)
-    outgoing = Outgoing(call, replies, context.broker, group, deliveries)
-    context.broker.reply_when_durable(context.streams, outgoing, b"")
-    context.answered(_RPC, pb.OK)
+class _Receive:
+    """One receive, from the turn it came in to its answer.
 
+    Made for every receive: a wait's part is set when it begins to wait.
+    """
 
-def _wait(context: Context, call: Call, query: ReceiveQuery, wait_ms: int) -> None:
-    began_ms = context.clock.monotonic_ms()
+    __slots__ = ("_began_ms", "_call", "_context", "_is_gone", "_number", "_query", "_wait_ms",
+                 "_waiter")  # fmt: skip
 
-    def on_ready(deliveries: list[Delivery]) -> None:
-        context.waits.end(query, number)
+    def __init__(self, context: Context, call: Call, query: ReceiveQuery, wait_ms: int) -> None:
+        self._context = context
+        self._call = call
+        self._query = query
+        self._wait_ms = wait_ms
+        self._began_ms = context.clock.monotonic_ms()
+        self._waiter: Waiter | None = None
+        self._is_gone = False
+        call.on_cancel(self._give_up)
+
+    def answer(self, found: list[Delivery] | Exception) -> None:
+        """Pass on what the broker found, or wait for more."""
+        try:
+            if isinstance(found, Exception):
+                raise found
+            if found:
+                self._deliver(found)
+            elif not self._is_gone:
+                self._wait()
+        except Exception as error:
+            if not isinstance(error, BrokerError):
+                _log.exception("%s failed", _RPC)
+            self._refuse(error)
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        """Hold the messages until their lease is durable, then write them."""
+        context, call = self._context, self._call
+        if self._is_gone:
+            Outgoing(call, (), context.broker, self._query.group, deliveries).give_back()
+            return
+        fields = encoding.delivered(deliveries, context.store_host)
+        replies = packed(context.config, call, [status.OK, *fields, _now(context)])
+        outgoing = Outgoing(call, replies, context.broker, self._query.group, deliveries)
+        context.broker.reply_when_durable(context.streams, outgoing, b"")
+        context.answered(_RPC, pb.OK)
+
+    def _refuse(self, error: Exception) -> None:
+        self._end_wait()
+        self._call.on_cancel(None)
+        _refuse(self._context, self._call, error)
+
+    def _wait(self) -> None:
+        context = self._context
+        waiter = Waiter(self._query, self._began_ms + self._wait_ms, self._ready)
+        context.broker.wait(waiter)
+        self._waiter = waiter
+        self._number = context.waits.begin(self._query, self._ask_again)
+
+    def _ready(self, deliveries: list[Delivery]) -> None:
+        context, call = self._context, self._call
+        self._end_wait()
         if context.waited is not None:
-            context.waited((context.clock.monotonic_ms() - began_ms) / 1_000)
+            context.waited((context.clock.monotonic_ms() - self._began_ms) / 1_000)
         if deliveries:
-            _answer(context, call, query.group, deliveries)
+            self._deliver(deliveries)
         else:
             call.on_cancel(None)
             call.reply_stream([_EMPTY, _now(context)])
             context.answered(_RPC, pb.MESSAGE_NOT_FOUND)
 
-    def ask_again() -> None:
+    def _ask_again(self) -> None:
+        context, waiter = self._context, self._waiter
+        assert waiter is not None, "only who waits asks again"
         context.broker.cancel(waiter)
         try:
-            deliveries = context.broker.receive(query)
+            deliveries = context.broker.receive(self._query)
             if not deliveries:
                 waiter.is_open = True
                 context.broker.wait(waiter)
         except BrokerError as error:
-            context.waits.end(query, number)
-            call.on_cancel(None)
-            _refuse(context, call, error)
+            self._refuse(error)
         else:
             if deliveries:
-                on_ready(deliveries)
+                self._ready(deliveries)
 
-    def give_up() -> None:
-        context.waits.end(query, number)
-        context.broker.cancel(waiter)
+    def _give_up(self) -> None:
+        self._is_gone = True
+        waiter = self._waiter
+        if waiter is not None:
+            self._end_wait()
+            self._context.broker.cancel(waiter)
 
-    waiter = Waiter(query, began_ms + wait_ms, on_ready)
-    context.broker.wait(waiter)
-    number = context.waits.begin(query, ask_again)
-    call.on_cancel(give_up)
+    def _end_wait(self) -> None:
+        # The waiter has us: who is answered is not to live until the collector comes.
+        if self._waiter is not None:
+            self._waiter = None
+            self._context.waits.end(self._query, self._number)
+
+
+def _refuse(context: Context, call: Call, error: Exception) -> None:
+    call.reply_stream([status.error_field(error), _now(context)])
+    context.refused(_RPC, error)
 
 
 def _now(context: Context) -> bytes:

@@ -7,6 +7,7 @@ import pytest
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
 from tests.support.proxy_world import (
+    FakeCall,
     ProxyWorld,
     ack_request,
     consumer_settings,
@@ -21,6 +22,11 @@ from tests.support.proxy_world import (
 
 def order(answers: list[rpc.ReceiveMessageResponse]) -> list[str | None]:
     return [one.WhichOneof("content") for one in answers]
+
+
+def messages_of(call: FakeCall) -> list[pb.Message]:
+    answers = [rpc.ReceiveMessageResponse.FromString(one) for one in call.messages]
+    return [answer.message for answer in answers if answer.HasField("message")]
 
 
 def test_status_comes_first_then_messages_then_the_delivery_timestamp() -> None:
@@ -208,7 +214,9 @@ def test_a_silent_client_that_renews_is_given_up_after_the_expiry() -> None:
     run(scenario)
 
 
-@pytest.mark.parametrize("end", ["at once", "when some come", "with nothing", "given up"])
+@pytest.mark.parametrize(
+    "end", ["at once", "when some come", "with nothing", "given up at once", "given up later"]
+)
 def test_what_a_receive_carried_is_let_go_with_its_call(end: str) -> None:
     """Many MiB each: the collector of cycles comes only after thousands."""
 
@@ -220,7 +228,10 @@ def test_what_a_receive_carried_is_let_go_with_its_call(end: str) -> None:
             await world.send(message())
         elif end == "with nothing":
             await world.later(5_000)
-        elif end == "given up":
+        elif end == "given up at once":
+            call.cancel()
+        elif end == "given up later":
+            await world.world.settle()
             call.cancel()
         await world.world.settle()
         kept = seen_to_go(call)
@@ -229,3 +240,58 @@ def test_what_a_receive_carried_is_let_go_with_its_call(end: str) -> None:
 
     with no_collector():
         run(scenario)
+
+
+def test_a_client_that_goes_away_in_the_turn_it_asked_in_takes_nothing() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        await world.send(message())
+        world.begin("ReceiveMessage", receive_request()).cancel()
+        await world.world.settle()
+        (received,) = await world.receive()
+        assert received.system_properties.delivery_attempt == 1
+        gone = world.begin("ReceiveMessage", receive_request())
+        gone.cancel()
+        await world.world.settle()
+        await world.send(message())
+        assert len(await world.receive()) == 1, "it does not wait"
+
+    run(scenario)
+
+
+def test_receives_of_one_turn_are_each_answered() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        await world.send(message(b"1"))
+        await world.send(message(b"2"))
+        calls = [world.begin("ReceiveMessage", receive_request(batch=1)) for _ in range(3)]
+        await world.world.settle()
+        found = [[one.body for one in messages_of(call)] for call in calls[:2]]
+        assert sorted(found) == [[b"1"], [b"2"]]
+        assert calls[2].ended is None
+        await world.send(message(b"3"))
+        await world.world.settle()
+        assert [one.body for one in messages_of(calls[2])] == [b"3"]
+
+    run(scenario)
+
+
+def test_a_bug_in_the_answer_of_one_receive_is_that_ones_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        def fails(_config: object, call: FakeCall, answer: list[bytes]) -> list[bytes]:
+            if call is broken:
+                raise RuntimeError("a bug")
+            return answer
+
+        monkeypatch.setattr("cosmodrome_server.proxy.activities.receive_message.packed", fails)
+        await world.send(message(b"1"), message(b"2"))
+        broken = world.begin("ReceiveMessage", receive_request(batch=1))
+        other = world.begin("ReceiveMessage", receive_request(batch=1))
+        await world.world.settle()
+        status = rpc.ReceiveMessageResponse.FromString(broken.messages[0]).status
+        assert status.code == pb.INTERNAL_SERVER_ERROR
+        assert "a bug" not in status.message
+        assert len(messages_of(other)) == 1
+
+    run(scenario)
+    assert "ReceiveMessage failed" in caplog.text

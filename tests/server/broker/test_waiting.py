@@ -1,0 +1,316 @@
+"""Receives that are answered later: at the end of their turn, and when something arrives."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cosmodrome_server.core.records import LEASE_SPAN
+from cosmodrome_server.errors import BadRequest, StoreFull, TopicNotFound
+from cosmodrome_server.model.filter import Filter
+from cosmodrome_server.model.group import Group
+from cosmodrome_server.model.log import RecordKind
+from cosmodrome_server.model.message import Delivery
+from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
+from cosmodrome_server.model.topic import Topic
+from tests.support.broker_world import Run, World, bodies, new_message
+
+Found = list[Delivery] | Exception
+
+
+def query(
+    count: int = 1,
+    topic: str = "line",
+    group: str = "billing",
+    client_id: str = "client",
+    invisible_ms: int = 10_000,
+    **more: Any,
+) -> ReceiveQuery:
+    return ReceiveQuery(group, topic, ANY_QUEUE, client_id, count, invisible_ms, **more)
+
+
+class Askers:
+    """Who asked, and what each was given, in the order they asked."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._given: dict[int, Found] = {}
+        self._asked = 0
+
+    def ask(self, *queries: ReceiveQuery) -> None:
+        for one in queries:
+            self._world.broker.receive_soon(one, self._taker(self._asked))
+            self._asked += 1
+
+    def _taker(self, number: int) -> Callable[[Found], None]:
+        def then(found: Found) -> None:
+            assert number not in self._given, "answered twice"
+            self._given[number] = found
+
+        return then
+
+    @property
+    def answers(self) -> list[Found]:
+        return [self._given[number] for number in range(self._asked)]
+
+    async def deliveries(self) -> list[list[Delivery]]:
+        await self._world.settle()
+        answers = self.answers
+        assert not [found for found in answers if isinstance(found, Exception)]
+        return [found for found in answers if isinstance(found, list)]
+
+
+async def line(world: World, count: int, queues: int = 1) -> None:
+    world.broker.create_topic(Topic("line", queues=queues))
+    if count:
+        world.broker.send("line", [new_message(b"%d" % number) for number in range(count)])
+    await world.settle()
+
+
+def test_those_of_a_turn_that_ask_for_the_same_share_in_the_order_they_came(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await line(world, 5)
+        askers = Askers(world)
+        askers.ask(query(2), query(2), query(2), query(2))
+        with pytest.raises(KeyError):
+            assert askers.answers, "before the end of the turn"
+        found = await askers.deliveries()
+        assert [bodies(each) for each in found] == [[b"0", b"1"], [b"2", b"3"], [b"4"], []]
+        # Each is settled by itself.
+        first, _ = found[0]
+        world.broker.ack("billing", "line", first.receipt_handle)
+        await world.later(10_000)
+        assert bodies(world.receive("line", "billing")) == [b"1", b"2", b"3", b"4"]
+
+    run(scenario)
+
+
+def test_they_are_one_record(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await line(world, 64)
+        world.receive("line", "billing", 1)  # The group has begun.
+        await world.settle()
+        askers = Askers(world)
+        askers.ask(*[query() for _ in range(40)])
+        found = await askers.deliveries()
+        assert [len(each) for each in found] == [1] * 40
+        last = list(world.log.crashed().replay())[-1]
+        assert last.kind is RecordKind.POP
+        world.kill()
+        assert world.broker.accumulation("billing", "line").inflight == 41
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        query(invisible_ms=20_000),
+        query(group="audit"),
+        query(filter=Filter(expression="a || b")),
+        query(client_id="other", auto_renew=True),
+    ],
+    ids=["invisible time", "group", "filter", "renewed for a client"],
+)
+def test_those_that_ask_for_something_else_have_a_receive_of_their_own(
+    run: Run, other: ReceiveQuery
+) -> None:
+    async def scenario(world: World) -> None:
+        await line(world, 0)
+        world.broker.create_group(Group("audit"))
+        world.broker.send("line", [new_message(b"%d" % number, tag="a") for number in range(3)])
+        askers = Askers(world)
+        askers.ask(query(), other, query())
+        first, second, third = await askers.deliveries()
+        (given,) = second
+        assert given.invisible_ms == other.invisible_ms
+        assert len(first) == len(third) == 1
+        if other.auto_renew:
+            for _ in range(12):
+                await world.later(1_000)
+            again = [*bodies(first), *bodies(third)]
+            assert sorted(bodies(world.receive("line", "billing"))) == again
+
+    run(scenario)
+
+
+def test_clients_that_do_not_renew_share(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await line(world, 2)
+        askers = Askers(world)
+        askers.ask(query(client_id="one"), query(client_id="other"))
+        assert [bodies(each) for each in await askers.deliveries()] == [[b"0"], [b"1"]]
+
+    run(scenario)
+
+
+def test_ordered_receives_are_not_shared(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.broker.send("steps", [new_message(b"%d" % n, group="g") for n in range(4)])
+        await world.settle()
+        askers = Askers(world)
+        askers.ask(*[query(2, "steps", "ledger") for _ in range(2)])
+        assert [bodies(each) for each in await askers.deliveries()] == [[b"0", b"1"], []]
+
+    run(scenario)
+
+
+def test_all_get_what_they_want_of_one_long_queue(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await line(world, 3 * LEASE_SPAN)
+        askers = Askers(world)
+        askers.ask(*[query(LEASE_SPAN - 1) for _ in range(3)], query(2), query())
+        assert [len(each) for each in await askers.deliveries()] == [*[LEASE_SPAN - 1] * 3, 2, 1]
+
+    run(scenario)
+
+
+def test_all_are_told_why_there_is_nothing(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await line(world, 2)
+        askers = Askers(world)
+        askers.ask(query(), query(), query(topic="orders"))
+        world.broker.delete_topic("line")
+        await world.settle()
+        one, two, other = askers.answers
+        assert isinstance(one, TopicNotFound)
+        assert isinstance(two, TopicNotFound)
+        assert other == []
+
+    run(scenario)
+
+
+def test_a_name_that_is_too_long_is_refused_to_who_has_it(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await line(world, 1)
+        askers = Askers(world)
+        with pytest.raises(BadRequest, match="at most 1024 characters"):
+            world.broker.receive_soon(query(client_id="c" * 1_025), lambda _: None)
+        askers.ask(query())
+        assert [bodies(each) for each in await askers.deliveries()] == [[b"0"]]
+
+    run(scenario)
+
+
+def test_a_full_disk_is_told_and_hides_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise StoreFull("the disk is full")
+
+    async def scenario(world: World) -> None:
+        await line(world, 2)
+        askers = Askers(world)
+        askers.ask(query(), query())
+        with monkeypatch.context() as on_full_disk:
+            on_full_disk.setattr(world.log, "stage", full)
+            await world.settle()
+        assert all(isinstance(found, StoreFull) for found in askers.answers)
+        assert bodies(world.receive("line", "billing")) == [b"0", b"1"]
+
+    run(scenario)
+
+
+def test_who_asked_before_the_stop_is_answered(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await line(world, 1)
+        askers = Askers(world)
+        askers.ask(query(), query())
+        await world.restart()
+        first, second = askers.answers
+        assert isinstance(first, list)
+        assert bodies(first) == [b"0"]
+        assert second == []
+        assert world.receive("line", "billing") == [], "its lease is kept"
+
+    run(scenario)
+
+
+@given(
+    sent=st.integers(0, 60),
+    dropped=st.integers(0, 20),
+    counts=st.lists(st.integers(1, 16), min_size=1, max_size=8),
+    queues=st.integers(1, 5),
+)
+@settings(max_examples=60, deadline=None)
+def test_together_they_get_as_much_as_one_after_the_other(
+    sent: int, dropped: int, counts: Sequence[int], queues: int
+) -> None:
+    """New messages and redeliveries: of each its share, and no message twice."""
+
+    async def world_of_it() -> World:
+        world = World()
+        world.broker.create_group(Group("billing"))
+        await line(world, 0, queues)
+        for number in range(sent):
+            world.broker.send("line", [new_message(b"%d" % number)])
+        await world.settle()
+        for _ in range(dropped):
+            world.receive("line", "billing", 1, invisible_ms=10)
+        await world.later(11)
+        return world
+
+    async def main() -> None:
+        alone, together = await world_of_it(), await world_of_it()
+        expected = [world_receives(alone, count) for count in counts]
+        askers = Askers(together)
+        askers.ask(*[query(count) for count in counts])
+        found = await askers.deliveries()
+        assert [len(each) for each in found] == [len(each) for each in expected]
+        given = [body for each in found for body in bodies(each)]
+        assert len(set(given)) == len(given)
+        if len(given) == sent:
+            assert sorted(given) == sorted(body for each in expected for body in each)
+        await together.broker.drain()
+        before = together.broker.state_hash()
+        await together.restart()
+        assert together.broker.state_hash() == before
+
+    def world_receives(world: World, count: int) -> list[bytes]:
+        return bodies(world.receive("line", "billing", count))
+
+    asyncio.run(main())
+
+
+def test_waiters_are_served_together_longest_first(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await line(world, 0)
+        given: list[tuple[int, list[bytes]]] = []
+
+        def waits(number: int, one: ReceiveQuery) -> None:
+            world.broker.wait(
+                Waiter(one, 60_000, lambda found: given.append((number, bodies(found))))
+            )
+
+        for number in range(5):
+            waits(number, query())
+        waits(5, query(2, invisible_ms=20_000))
+        waits(6, query())
+        await world.settle()
+        world.broker.send("line", [new_message(b"%d" % number) for number in range(4)])
+        await world.settle()
+        assert given == [(number, [b"%d" % number]) for number in range(4)]
+        world.broker.send("line", [new_message(b"%d" % number) for number in range(4, 8)])
+        await world.settle()
+        assert given[4:] == [(4, [b"4"]), (5, [b"5", b"6"]), (6, [b"7"])]
+
+    run(scenario)
+
+
+def test_more_waiters_than_messages_stay_in_their_order(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await line(world, 0)
+        given: list[int] = []
+
+        def notes(number: int) -> Callable[[list[Delivery]], None]:
+            return lambda _: given.append(number)
+
+        for number in range(10):
+            world.broker.wait(Waiter(query(), 60_000, notes(number)))
+        for batch in (1, 3, 5):
+            world.broker.send("line", [new_message(b"x") for _ in range(batch)])
+            await world.settle()
+        assert given == list(range(9))
+
+    run(scenario)
