@@ -5,6 +5,7 @@
     ├── InvalidJobConfig        the same for a job's configuration
     ├── DataLoss                a range that was promised is not there any more
     ├── BrokerRefused           the broker answered with an error status
+    │   ├── BrokerBusy
     │   └── TopicNotFound
     ├── BrokerUnreachable       no answer; the same call may succeed later
     ├── UnsupportedByServer     a road or a guarantee that needs a Cosmodrome server
@@ -45,6 +46,10 @@ class BrokerRefused(PipelineError):
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle with the keyword: Spark carries errors from executors to the driver."""
         return (_refused, (type(self), str(self), self.code))
+
+
+class BrokerBusy(BrokerRefused):
+    """The broker has too much to do just now; the same call may succeed later."""
 
 
 class TopicNotFound(BrokerRefused):

@@ -177,6 +177,11 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     value = _parse(options, "w")
     if value["onError"] == "deadLetterPath" and not value["deadLetterPath"]:
         raise InvalidOption("onError=deadLetterPath needs the option deadLetterPath, a folder")
+    if value["dedup"] == "transaction" and value["rateLimit"]:
+        raise InvalidOption(
+            "rateLimit does not apply to dedup=transaction: a batch becomes visible at once; "
+            "limit what a batch reads (maxOffsetsPerTrigger)"
+        )
     return SinkOptions(
         connection=_connection(value),
         topic=value["topic"],

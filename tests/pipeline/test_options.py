@@ -6,6 +6,7 @@ from cosmodrome_spark.errors import InvalidOption
 from cosmodrome_spark.offsets import MessageQueue
 from cosmodrome_spark.option_table import OPTIONS
 from cosmodrome_spark.options import sink_options, source_options
+from cosmodrome_spark.source.data_source import RocketMQDataSource
 
 ROOT = Path(__file__).parents[2]
 BASE = {"endpoints": "127.0.0.1:8081", "subscribe": "orders"}
@@ -48,6 +49,19 @@ def test_an_unknown_option_is_refused_with_the_nearest_known_one() -> None:
 def test_a_bad_option_says_what_was_expected(given: dict[str, str], reason: str) -> None:
     with pytest.raises(InvalidOption, match=reason):
         source_options({**BASE, **given}, streaming=True)
+
+
+def test_a_rate_is_refused_where_a_batch_becomes_visible_at_once() -> None:
+    with pytest.raises(InvalidOption, match="rateLimit does not apply"):
+        sink_options({"endpoints": "h:1", "dedup": "transaction", "rateLimit": "9"})
+
+
+@pytest.mark.parametrize("columns", ["queue_ofset", "body,body", ","])
+def test_columns_that_are_none_are_refused_by_the_options_name(columns: str) -> None:
+    source = RocketMQDataSource({**BASE, "columns": columns})
+
+    with pytest.raises(InvalidOption, match="option columns"):
+        source.schema()
 
 
 def test_sizes_and_durations_carry_units() -> None:

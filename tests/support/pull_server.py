@@ -39,6 +39,7 @@ class PullServer:
         self.committed: dict[tuple[str, str, int], int] = {}
         self.batch_size_max = batch_size_max
         self.sends_to_refuse = 0
+        self.pulls_to_refuse = 0
         self._server = grpc.server(futures.ThreadPoolExecutor(8))
         self._server.add_generic_rpc_handlers([self._handlers()])
         self.port = self._server.add_insecure_port("127.0.0.1:0")
@@ -155,6 +156,10 @@ class PullServer:
         queue = self._find(request.message_queue)
         if isinstance(queue, pb.Status):
             yield reply(status=queue)
+            return
+        if self.pulls_to_refuse:
+            self.pulls_to_refuse -= 1
+            yield reply(status=pb.Status(code=pb.TOO_MANY_REQUESTS))
             return
         if not queue.min_offset <= request.offset <= queue.max_offset:
             nearest = queue.min_offset if request.offset < queue.min_offset else queue.max_offset

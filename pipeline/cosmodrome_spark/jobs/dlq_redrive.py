@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from cosmodrome_spark.errors import InvalidJobConfig
+from cosmodrome_spark.jobs.config import JobConfig
 from cosmodrome_spark.jobs.read import read_batch
 from cosmodrome_spark.jobs.run import JobContext
 from cosmodrome_spark.jobs.table_sink import write_frame
@@ -23,6 +24,7 @@ from cosmodrome_spark.lake.files import table_schema
 from cosmodrome_spark.offsets import to_text
 from cosmodrome_spark.schema import BY_NAME
 
+LETTER = "letter"  # the column of `dead_letters.to_send` that names a row
 AUDIT = ("topic", "broker", "queue_id", "queue_offset", "message_id", "store_timestamp")
 
 
@@ -71,13 +73,8 @@ def run(context: JobContext) -> int:
         for row in counts:
             sys.stdout.write(json.dumps({"dry_run": True, **row.asDict()}) + "\n")
         return 0
-    target = {"endpoints": config.source.get("endpoints", ""), **config.target}
-    if "topic" in {name.lower() for name in target}:
-        raise InvalidJobConfig("target.topic: letters go back to the topics they came from")
-    if options.rate:
-        target.setdefault("rateLimit", str(options.rate))
     sent = rows.drop("outcome").coalesce(1)
-    sent.write.format("rocketmq").mode("append").options(job=config.name, **target).save()
+    sent.write.format("rocketmq").mode("append").options(**_target(config, options.rate)).save()
     outcome = dead_letters.outcome(options.redrives_max)
     done = chosen.withColumn("outcome", outcome).select(*AUDIT, "outcome")
     files, offsets = write_frame(table.layout, done)
@@ -86,3 +83,14 @@ def run(context: JobContext) -> int:
     count = sum(each.rows for each in files)
     sys.stdout.write(json.dumps({"job": config.name, "letters": count, "batch": batch}) + "\n")
     return 0
+
+
+def _target(config: JobConfig, rate: int) -> dict[str, str]:
+    """The options of the write: a letter's place names it, in this run and in a repeat of it."""
+    target = {"endpoints": config.source.get("endpoints", ""), **config.target}
+    given = {name.lower(): value for name, value in target.items()}
+    if "topic" in given:
+        raise InvalidJobConfig("target.topic: letters go back to the topics they came from")
+    if rate and "ratelimit" not in given and given.get("dedup") != "transaction":
+        target["rateLimit"] = str(rate)
+    return {"job": config.name, "dedupKey": LETTER, **target}

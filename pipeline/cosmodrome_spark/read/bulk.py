@@ -4,31 +4,32 @@ Each answer is one batch of Arrow IPC and the offset to ask for next; the next q
 asked before the batch is handed on. What is not answered is asked for again.
 """
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
 from cosmodrome_proto import bulk_pb2 as bulk
 from cosmodrome_proto import definition_pb2 as pb
-from cosmodrome_spark.errors import BrokerUnreachable, InvalidOption
+from cosmodrome_spark.errors import BrokerBusy, BrokerUnreachable, InvalidOption
 from cosmodrome_spark.offsets import QueueRange
 from cosmodrome_spark.options import Connection, ReadQuery
 from cosmodrome_spark.read.base import Closing, Density
+from cosmodrome_spark.read.patience import Patience
 from cosmodrome_spark.read.unpack import columns_to_ask, schema_of, unpacked
-from cosmodrome_spark.read.wire import Wire, check
+from cosmodrome_spark.read.wire import Started, Wire, check
 
 BULK = "/cosmodrome.v1.Bulk/"
 READ_QUEUE = f"{BULK}ReadQueue"
 ATTEMPTS = 8
-BUSY_S = 0.5
+# A broker that says it is busy lives, and a backfill is what has time.
+BUSY_MS_MAX = 600_000
 
 
 class BulkReader(Closing):
     """A `TopicReader` over ReadQueue."""
 
     def __init__(self, connection: Connection) -> None:
-        self.wire = Wire(connection)
+        self.wire = Wire(connection, is_known=True)
 
     def close(self) -> None:
         """Let the connection go."""
@@ -43,25 +44,18 @@ class BulkReader(Closing):
         asked = columns_to_ask(query)
         asked = asked if "queue_offset" in asked else (*asked, "queue_offset")
         schema = schema_of(asked)
-        future = self._start(span, query, asked, span.start)
-        attempts = 0
+        started = self._start(span, query, asked, span.start)
         while True:
-            try:
-                answer = self._finish(future, span)
-            except BrokerUnreachable:
-                attempts += 1
-                if attempts >= ATTEMPTS:
-                    raise
-                future = self._start(span, query, asked, density.next_offset)
-                continue
-            attempts = 0
+            answer = self._answer(
+                started, lambda: self._start(span, query, asked, density.next_offset), span
+            )
             if answer.resume <= density.next_offset:
                 density.missing(density.next_offset, span.end, span.end - density.next_offset)
                 return
             resume = answer.resume
             if resume < span.end:
                 # The server reads on while this batch goes its way.
-                future = self._start(span, query, asked, resume)
+                started = self._start(span, query, asked, resume)
             if answer.ipc:
                 batch = pa.ipc.read_record_batch(pa.py_buffer(answer.ipc), schema)
                 offsets = batch.column(asked.index("queue_offset"))
@@ -74,7 +68,7 @@ class BulkReader(Closing):
 
     def _start(
         self, span: QueueRange, query: ReadQuery, columns: tuple[str, ...], start: int
-    ) -> object:
+    ) -> Started:
         kind = pb.SQL if query.filter_type == "SQL" else pb.TAG
         request = bulk.ReadQueueRequest(
             topic=span.queue.topic,
@@ -87,16 +81,31 @@ class BulkReader(Closing):
         )
         return self.wire.start(READ_QUEUE, request.SerializeToString())
 
-    def _finish(self, future: object, span: QueueRange) -> bulk.ReadQueueResponse:
+    def _answer(
+        self, started: Started, again: Callable[[], Started], span: QueueRange
+    ) -> bulk.ReadQueueResponse:
+        """Take an answer, asking again where there was none; raises as `_finish`."""
+        attempts, patience = 0, Patience(BUSY_MS_MAX)
+        while True:
+            try:
+                return self._finish(started, span)
+            except BrokerBusy:
+                if not patience.wait():
+                    raise
+            except BrokerUnreachable:
+                attempts += 1
+                if attempts >= ATTEMPTS:
+                    raise
+            started = again()
+
+    def _finish(self, started: Started, span: QueueRange) -> bulk.ReadQueueResponse:
         """Take an answer.
 
         Raises:
-            BrokerUnreachable: None, or the server is busy: ask again.
+            BrokerBusy: It is to be asked again later.
+            BrokerUnreachable: None.
             BrokerRefused, TopicNotFound, UnsupportedByServer: The server said no.
         """
-        answer = bulk.ReadQueueResponse.FromString(self.wire.finish(future, READ_QUEUE))
-        if answer.status.code == pb.TOO_MANY_REQUESTS:
-            time.sleep(BUSY_S)
-            raise BrokerUnreachable(f"reading {span.queue}: {answer.status.message}")
+        answer = bulk.ReadQueueResponse.FromString(self.wire.finish(started))
         check(answer.status, f"reading {span.queue}")
         return answer

@@ -148,8 +148,8 @@ class WireCluster(Closing):
                 (queue, self.wire.start(path, request.SerializeToString()))
                 for queue, request in items[begin : begin + IN_FLIGHT_MAX]
             ]
-            for queue, future in started:
-                replies[queue] = parse(self.wire.finish(future, path))
+            for queue, call in started:
+                replies[queue] = parse(self.wire.finish(call))
         return replies
 
 

@@ -16,11 +16,13 @@ import pyarrow as pa
 from cosmodrome_proto import Duration
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as verbs
+from cosmodrome_spark.errors import BrokerBusy, BrokerUnreachable
 from cosmodrome_spark.offsets import QueueRange
 from cosmodrome_spark.options import Connection, ReadQuery
 from cosmodrome_spark.read.base import Closing, Density
 from cosmodrome_spark.read.cluster import on_wire
 from cosmodrome_spark.read.h2_client import H2Client
+from cosmodrome_spark.read.patience import Patience
 from cosmodrome_spark.read.pulled import Pulled, message_batch, split_replies
 from cosmodrome_spark.read.unpack import unpacked
 from cosmodrome_spark.read.wire import MESSAGING, check
@@ -37,6 +39,7 @@ class PullReader(Closing):
     """A `TopicReader` over PullMessage."""
 
     def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self._client = H2Client(connection)
         self._batch_size = BATCH_SIZE
 
@@ -60,9 +63,23 @@ class PullReader(Closing):
             yield from unpacked(message_batch(held, span.queue, query), query)
 
     def _pull_all(self, span: QueueRange, query: ReadQuery, density: Density) -> Iterator[Pulled]:
+        """Pull until the range is covered; a broker that restarts, or is busy, is waited for."""
+        patience, reached = Patience(self._connection.timeout_ms), span.start
+        while not density.is_done:
+            try:
+                yield from self._pull_ahead(span, query, density)
+            except (BrokerUnreachable, BrokerBusy):
+                if density.next_offset > reached:
+                    patience, reached = Patience(self._connection.timeout_ms), density.next_offset
+                if not patience.wait():
+                    raise
+                self._client.close()
+                self._client = H2Client(self._connection)
+
+    def _pull_ahead(self, span: QueueRange, query: ReadQuery, density: Density) -> Iterator[Pulled]:
         """Pull until the range is covered, several requests ahead where that is safe."""
         under_way: deque[tuple[int, int]] = deque()  # (offset asked for, stream)
-        ahead = span.start
+        ahead = density.next_offset
         while not density.is_done:
             depth = 1 if query.is_filtered else IN_FLIGHT_MAX
             while len(under_way) < depth and ahead < span.end:

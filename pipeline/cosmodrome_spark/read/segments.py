@@ -55,7 +55,7 @@ class SegmentReader(Closing):
     """A `TopicReader` of the part of a range that is sealed and can be seen from here."""
 
     def __init__(self, connection: Connection) -> None:
-        self._wire = Wire(connection)
+        self._wire = Wire(connection, is_known=True)
         self._pins: list[str] = []
 
     def close(self) -> None:

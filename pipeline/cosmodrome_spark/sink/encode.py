@@ -11,7 +11,7 @@ which it does as long as nothing is shuffled; a shuffled query says `dedupKey`.
 
 import gzip
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,8 @@ class Encoder:
         body = row["body"]
         body = body.encode() if isinstance(body, str) else body or b""
         properties = dict(row.get("properties") or ())
+        _check_no_null("properties", properties.values())
+        _check_no_null("keys", row.get("keys") or ())
         dedup_id = self._dedup_id(row)
         if self._options.dedup == "property":
             properties[DEDUP_PROPERTY] = dedup_id
@@ -124,6 +126,14 @@ class Encoder:
         if self._options.dedup_key:
             return f"{place.job}:{row[self._options.dedup_key]}"
         return f"{place.job}:{place.batch}:{place.partition}:{number}"
+
+
+def _check_no_null(column: str, values: Collection[object]) -> None:
+    if None in values:
+        raise InvalidOption(
+            f"column {column!r} holds a null, which no message can carry: leave it out "
+            "(map_filter, array_compact) or write another value (coalesce)"
+        )
 
 
 def _type_of(system: pb.SystemProperties, said: str | None) -> "pb.MessageType.ValueType":

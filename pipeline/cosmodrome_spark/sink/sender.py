@@ -11,17 +11,18 @@ Messages with a group or a delivery time may stand in a batch of their topic: th
 the rows is the order of the requests, and requests of FIFO topics go out one at a time.
 """
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as verbs
 from cosmodrome_spark.errors import BrokerRefused, BrokerUnreachable
 from cosmodrome_spark.options import SinkOptions
-from cosmodrome_spark.read.wire import MESSAGING, Wire
+from cosmodrome_spark.read.wire import MESSAGING, Started, Wire
+from cosmodrome_spark.sink.pace import Pace
 
 SEND_MESSAGE = f"{MESSAGING}SendMessage"
 ATTEMPTS = 8
@@ -46,7 +47,7 @@ class _Request:
     messages: list[pb.Message] = field(default_factory=list)
     bytes: int = 0
     attempts: int = 0
-    future: Any = None
+    started: Started | None = None
 
 
 class Sender:
@@ -55,19 +56,16 @@ class Sender:
     Args:
         options: See there.
         on_refused: Called for each message that the broker refuses for good.
-        tasks: How many tasks share the rate.
     """
 
-    def __init__(
-        self, options: SinkOptions, on_refused: Callable[[Refused], None], *, tasks: int = 1
-    ) -> None:
+    def __init__(self, options: SinkOptions, on_refused: Callable[[Refused], None]) -> None:
         self._options = options
         self._wire = Wire(options.connection)
         self._on_refused = on_refused
         self._open: dict[str, _Request] = {}
         self._under_way: deque[_Request] = deque()
-        self._per_second = options.rate_limit / max(1, tasks) if options.rate_limit else 0.0
-        self._began_ns = time.monotonic_ns()
+        self._pace = Pace(options)
+        self._messages_max = min(options.batch_messages, options.rate_limit or sys.maxsize)
         self.sent = 0
 
     def send(self, message: pb.Message) -> None:
@@ -79,7 +77,7 @@ class Sender:
         size = message.ByteSize()
         topic = message.topic.name
         request = self._open.setdefault(topic, _Request())
-        is_full = len(request.messages) >= self._options.batch_messages
+        is_full = len(request.messages) >= self._messages_max
         if request.messages and (is_full or request.bytes + size > self._options.batch_bytes):
             self._start(self._open.pop(topic))
             request = self._open.setdefault(topic, _Request())
@@ -102,21 +100,22 @@ class Sender:
         most = 1 if is_ordered else self._options.max_in_flight
         while len(self._under_way) >= most:
             self._finish()
-        self._wait_for_rate(len(request.messages))
+        self._pace.wait(len(request.messages))
         self._issue(request)
         self._under_way.append(request)
 
     def _issue(self, request: _Request) -> None:
         request.attempts += 1
         encoded = verbs.SendMessageRequest(messages=request.messages).SerializeToString()
-        request.future = self._wire.start(SEND_MESSAGE, encoded)
+        request.started = self._wire.start(SEND_MESSAGE, encoded)
 
     def _finish(self) -> None:
         """Wait for the oldest request; send it again while that may help."""
         request = self._under_way.popleft()
         while True:
+            assert request.started is not None, "what is under way has been issued"
             try:
-                reply = self._wire.finish(request.future, SEND_MESSAGE)
+                reply = self._wire.finish(request.started)
                 answer = verbs.SendMessageResponse.FromString(reply)
                 again = self._settle(request, answer)
             except BrokerUnreachable:
@@ -176,9 +175,3 @@ class Sender:
                 code=status.code,
             )
         self._on_refused(Refused(message, reason))
-
-    def _wait_for_rate(self, messages: int) -> None:
-        if not self._per_second:
-            return
-        due_ns = self._began_ns + int(1e9 * (self.sent + messages) / self._per_second)
-        time.sleep(max(0, due_ns - time.monotonic_ns()) / 1e9)

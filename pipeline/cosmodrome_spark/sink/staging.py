@@ -26,7 +26,7 @@ class StagingSender:
     def __init__(self, options: SinkOptions, job: str) -> None:
         self._options = options
         self._job = job
-        self._wire = Wire(options.connection)
+        self._wire = Wire(options.connection, is_known=True)
         self._messages: list[pb.Message] = []
         self._bytes = 0
         self.tokens: list[int] = []
@@ -78,7 +78,7 @@ def publish(
         BrokerRefused: A token is unknown: retention took it before it was published.
         BrokerUnreachable: No answer; call again.
     """
-    wire = Wire(connection)
+    wire = Wire(connection, is_known=True)
     request = bulk.PublishStagedRequest(job=job, lineage=lineage, batch=batch, tokens=tokens)
     encoded = request.SerializeToString()
     try:

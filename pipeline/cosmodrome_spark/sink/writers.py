@@ -119,7 +119,7 @@ def write_task(options: SinkOptions, batches: Iterator[pa.RecordBatch], place: P
     if options.dedup == "transaction":
         sender = StagingSender(options, place.job)
     else:
-        sender = Sender(options, refused.append, tasks=_tasks())
+        sender = Sender(options, refused.append)
     try:
         encoder = Encoder(options, place, time.time_ns() // 1_000_000)
         for batch in batches:
@@ -156,12 +156,6 @@ def _publish(
 def _partition() -> int:
     context = TaskContext.get()
     return context.partitionId() if context else 0
-
-
-def _tasks() -> int:
-    """How many tasks share the rate: those of the stage, or what runs at a time."""
-    context = TaskContext.get()
-    return context.numPartitions() if context and hasattr(context, "numPartitions") else 1
 
 
 def _set_aside(folder: Path, refused: list[Refused], place: Place) -> None:

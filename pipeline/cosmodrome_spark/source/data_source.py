@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from cosmodrome_spark.errors import InvalidOption
+from cosmodrome_spark.option_values import names
 from cosmodrome_spark.options import SourceOptions, sink_options, source_options
-from cosmodrome_spark.schema import columns_of, ddl
+from cosmodrome_spark.schema import check_columns, columns_of, ddl
 from cosmodrome_spark.source.batch import BatchReader, PushdownReader
 from cosmodrome_spark.source.partition import WRITTEN
 from cosmodrome_spark.source.stream import StreamReader
@@ -39,7 +41,10 @@ class RocketMQDataSource(DataSource):
         chosen = self.options.get("columns")
         if chosen is None:
             return ddl()
-        return ddl([name.strip() for name in chosen.split(",")])
+        try:
+            return ddl(check_columns(names(chosen)))
+        except InvalidOption as error:
+            raise InvalidOption(f"option columns = {chosen!r}: {error}") from error
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read of the columns in `schema`."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 REDRIVES = "cosmodrome_redrives"
 ORIGIN = "cosmodrome_origin"
+LETTER = "letter"
 REASONS = ("exception", "error", "reason")
 
 
@@ -60,8 +61,9 @@ def to_send(letters: "DataFrame", *, redrives_max: int, quarantine: str) -> "Dat
         quarantine: That topic.
 
     Returns:
-        topic, body, tag, keys, message_group, properties, and `outcome` (redriven,
-        quarantined) for the audit; letters without an origin are quarantined too.
+        topic, body, tag, keys, message_group, properties, `letter` (its place among the dead
+        letters, which names it), and `outcome` (redriven, quarantined) for the audit; letters
+        without an origin are quarantined too.
     """
     may = _may_go_back(redrives_max)
     kept = F.map_filter("properties", lambda key, _: ~key.isin(REDRIVES, ORIGIN))
@@ -81,6 +83,7 @@ def to_send(letters: "DataFrame", *, redrives_max: int, quarantine: str) -> "Dat
         "keys",
         "message_group",
         counted.alias("properties"),
+        F.concat_ws(":", "topic", "broker", "queue_id", "queue_offset").alias(LETTER),
         outcome(redrives_max).alias("outcome"),
     )
 

@@ -257,6 +257,24 @@ def test_dead_letters_are_reported_and_go_back_once_each(
     assert len(server.topics["billing-quarantine"][0].messages) == 1
 
 
+def test_letters_of_a_later_run_have_ids_of_their_own(
+    spark: SparkSession, server: PullServer, tmp_path: Path
+) -> None:
+    server.create("%DLQ%billing", 1)
+    server.create("orders", 1)
+    where = (f"source.endpoints={server.endpoints}", "job.group=billing", "job.rate=0")
+    for number in range(2):
+        letter = sample("orders", 0, number)
+        letter.system_properties.dead_letter_queue.topic = "orders"
+        server.append("%DLQ%billing", 0, letter)
+        assert run(spark, "dlq-redrive", tmp_path, *where) == 0
+
+    back = server.topics["orders"][0].messages
+
+    assert len({each.system_properties.message_id for each in back}) == 2
+    assert len({each.user_properties["spark_dedup_id"] for each in back}) == 2
+
+
 def test_a_dry_run_sends_nothing(
     spark: SparkSession, server: PullServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,5 +105,6 @@ def test_a_topic_that_is_gone_is_named(server: PullServer) -> None:
 def test_a_broker_that_is_gone_is_said_so() -> None:
     with PullServer() as server:
         server.create("orders", 1)
-    with pytest.raises(BrokerUnreachable):
-        read(server, 0, 5)
+    connection = Connection((server.endpoints,), timeout_ms=100)
+    with PullReader(connection) as reader, pytest.raises(BrokerUnreachable):
+        list(reader.read(QueueRange(QUEUE, 0, 5), ReadQuery(ALL_COLUMNS)))

@@ -96,6 +96,19 @@ def test_types_follow_from_the_columns_and_large_bodies_are_packed() -> None:
     assert len(large.body) < 100
 
 
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("properties", [("region", None)]), ("keys", ["a", None])],
+)
+def test_a_null_that_no_message_can_carry_is_named(column: str, value: object) -> None:
+    kinds = {"properties": pa.map_(pa.string(), pa.string()), "keys": pa.list_(pa.string())}
+    columns = {"body": pa.array([b"x"]), column: pa.array([value], kinds[column])}
+    encoder = Encoder(sink_options({"endpoints": "h:1", "topic": "out"}), PLACE, 5)
+
+    with pytest.raises(InvalidOption, match=column):
+        list(encoder.messages(pa.RecordBatch.from_pydict(columns)))
+
+
 def test_a_topic_that_is_missing_fails_or_is_set_aside(server: PullServer, tmp_path: Path) -> None:
     base = {"endpoints": server.endpoints, "topic": "nowhere"}
     with pytest.raises(BrokerRefused, match="deadLetterPath"):
