@@ -54,7 +54,7 @@ def java_push(target: Target, scale: float) -> Figures:
     """How fast does the official push consumer receive and ack, once its JVM is warm?"""
     target.topic("push")
     target.group("push-group")
-    fill(target, "push", int(400_000 * max(scale, 0.6)))
+    fill(target, "push", int(600_000 * max(scale, 0.6)))
     seconds = str(max(18, int(24 * scale)))
     return {"push receive+ack/s": java_push_rate(target.endpoint, "push", "push-group", seconds)}
 

@@ -118,9 +118,14 @@ class Limits(_Area, frozen=True):
 
 
 class Delivery(_Area, frozen=True):
-    """Receiving: batch, polling and invisibility."""
+    """Receiving: batch, polling and invisibility.
+
+    `push_receives` is how many receives the push consumers of other clients keep under way for each
+    topic of a group that is not ordered.
+    """
 
     batch_max: Annotated[int, Meta(ge=1, le=1024)] = 32
+    push_receives: Annotated[int, Meta(ge=1, le=16)] = 2
     pull_max: Annotated[int, Meta(ge=1, le=16_384)] = 1_024
     invisible_min_ms: Positive = 10_000
     invisible_max_ms: Positive = 43_200_000

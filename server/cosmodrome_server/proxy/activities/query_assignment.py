@@ -3,6 +3,7 @@
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
 from cosmodrome_server.errors import ConsumerGroupNotFound, Forbidden
+from cosmodrome_server.model.group import Group
 from cosmodrome_server.model.queries import ANY_QUEUE
 from cosmodrome_server.proxy import status
 from cosmodrome_server.proxy.activities.query_route import broker_of, permission_of
@@ -15,34 +16,57 @@ def query_assignment(
 ) -> rpc.QueryAssignmentResponse:
     """Assign each queue of the topic to a FIFO group, and "any queue" (-1) to another.
 
-    Every member gets the same answer; receiving is what shares the messages out.
+    Every member gets the same answer; receiving is what shares the messages out. A push consumer
+    has one receive under way for each assignment. "Any queue" is assigned several times, as of
+    several brokers (which is what the reference answers where there are several).
 
     Raises:
         IllegalTopic, IllegalConsumerGroup, TopicNotFound
         Forbidden: The topic is not readable.
     """
     topic = context.broker.topic(context.names.topic(request.topic.name))
-    group = context.names.group(request.group.name)
+    group = _known(context, context.names.group(request.group.name))
     if not topic.permission.is_readable:
         raise Forbidden(f"topic {topic.name} has no readable queue")
     broker = broker_of(context, request.endpoints)
-    ids = range(topic.queues) if _is_fifo(context, group) else (ANY_QUEUE,)
+    if group is not None and group.is_fifo:
+        assigned = [(queue_id, broker) for queue_id in range(topic.queues)]
+    else:
+        assigned = [(ANY_QUEUE, one) for one in _as_several(broker, _receives(context, group))]
     return rpc.QueryAssignmentResponse(
         status=status.OK_STATUS,
         assignments=[
             pb.Assignment(
                 message_queue=pb.MessageQueue(
-                    topic=request.topic, id=queue_id, permission=permission_of(topic), broker=broker
+                    topic=request.topic, id=queue_id, permission=permission_of(topic), broker=one
                 )
             )
-            for queue_id in ids
+            for queue_id, one in assigned
         ],
     )
 
 
-def _is_fifo(context: Context, group: str) -> bool:
+def _known(context: Context, group: str) -> Group | None:
     """A group that does not exist is answered as a regular one, as the reference does."""
     try:
-        return context.broker.group(group).is_fifo
+        return context.broker.group(group)
     except ConsumerGroupNotFound:
-        return False
+        return None
+
+
+def _receives(context: Context, group: Group | None) -> int:
+    """How many receives a push consumer of the group has under way."""
+    if group is None or group.lite_bind_topic or context.config.server.strict:
+        return 1
+    return context.config.delivery.push_receives
+
+
+def _as_several(broker: pb.Broker, count: int) -> list[pb.Broker]:
+    """The same broker under names of which no two are equal: clients tell assignments apart so."""
+    brokers = [broker]
+    for number in range(2, count + 1):
+        another = pb.Broker()
+        another.CopyFrom(broker)
+        another.name = f"{broker.name}-{number}"
+        brokers.append(another)
+    return brokers

@@ -67,7 +67,8 @@ def test_a_missing_topic_is_not_found_unless_topics_are_created_on_first_use() -
 
 
 @pytest.mark.parametrize(
-    ("group", "ids"), [("billing", [-1]), ("ledger", [0, 1]), ("unheard-of", [-1])]
+    ("group", "ids"),
+    [("billing", [-1, -1]), ("ledger", [0, 1]), ("unheard-of", [-1]), ("readers", [-1])],
 )
 def test_a_fifo_group_is_assigned_each_queue_and_others_any(group: str, ids: list[int]) -> None:
     async def scenario(world: ProxyWorld) -> None:
@@ -82,6 +83,29 @@ def test_a_fifo_group_is_assigned_each_queue_and_others_any(group: str, ids: lis
         assert list(queues[0].accept_message_types) == []
 
     run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"delivery__push_receives": "1"}, ["cosmodrome"]),
+        ({"delivery__push_receives": "3"}, ["cosmodrome", "cosmodrome-2", "cosmodrome-3"]),
+        ({"delivery__push_receives": "3", "server__strict": "true"}, ["cosmodrome"]),
+    ],
+)
+def test_any_queue_is_assigned_as_of_several_brokers_at_one_address(
+    settings: dict[str, str], names: list[str]
+) -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        request = rpc.QueryAssignmentRequest(
+            topic=resource("normal"), group=resource("billing"), endpoints=ASKED
+        )
+        answer = await world.call("QueryAssignment", request)
+        brokers = [one.message_queue.broker for one in answer.assignments]
+        assert [broker.name for broker in brokers] == names
+        assert all(broker.endpoints == ASKED for broker in brokers)
+
+    run(scenario, **settings)
 
 
 def test_a_topic_that_is_not_readable_is_assigned_to_nobody() -> None:
