@@ -79,7 +79,7 @@ def limit_bytes(
     limited: Offsets = {}
     for queue in end:
         rows = max(0, end[queue] - start[queue])
-        limited[queue] = start[queue] + min(rows, max(int(rows * factor), 1 if rows else 0))
+        limited[queue] = min(end[queue], start[queue] + max(int(rows * factor), 1 if rows else 0))
     return limited
 
 

@@ -14,7 +14,7 @@ Behaviour of Spark that shapes this:
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -49,7 +49,7 @@ from cosmodrome_spark.source.partition import (
 )
 
 _log = logging.getLogger(__name__)
-SAMPLE_ROWS = 64
+SAMPLE_ROWS = 32
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -66,7 +66,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._waiting_since_ms: int | None = None
         self._latest: Offsets = {}
         self._gone: set[MessageQueue] = set()
-        self._mean_bytes: dict[MessageQueue, float] = {}
 
     # What Spark calls, in its own spelling. -------------------------------------------
 
@@ -183,7 +182,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             case ReadMaxRows(max_rows=rows):
                 return limit_offsets(begin, end, rows)
             case ReadMaxBytes(max_bytes=size):
-                return limit_bytes(begin, end, size, self._sampled(begin, end))
+                return self._limited_by_bytes(begin, end, size)
             case _:
                 return end
 
@@ -200,18 +199,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._waiting_since_ms = None
         return False
 
-    def _sampled(self, begin: Offsets, end: Offsets) -> dict[MessageQueue, float]:
-        """The mean message size of each queue with a backlog, from a few messages."""
+    def _limited_by_bytes(self, begin: Offsets, end: Offsets, size: int) -> Offsets:
+        """Cut a batch by the size of its first messages, then by that of its last ones too."""
+        sampled = {
+            q: QueueRange(q, begin[q], min(at, begin[q] + SAMPLE_ROWS)) for q, at in end.items()
+        }
+        first = self._mean_bytes(sampled.values())
+        limited = limit_bytes(begin, end, size, first)
+        sampled = {
+            q: QueueRange(q, max(begin[q], at - SAMPLE_ROWS), at) for q, at in limited.items()
+        }
+        last = self._mean_bytes(sampled.values())
+        both = {q: (mean + last.get(q, mean)) / 2 for q, mean in first.items()}
+        return limit_bytes(begin, limited, size, both)
+
+    def _mean_bytes(self, spans: Iterable[QueueRange]) -> dict[MessageQueue, float]:
+        """The mean size of the messages of some ranges, by queue; nothing where there are none."""
         query = ReadQuery(columns=("body",), decode_body=False, fail_on_data_loss=False)
-        for queue, at in end.items():
-            rows = min(SAMPLE_ROWS, at - begin[queue])
-            if rows <= 0 or queue in self._mean_bytes:
-                continue
-            span = QueueRange(queue, begin[queue], begin[queue] + rows)
-            batches = list(read_ranges(self._options.connection, (span,), query))
-            size = sum(batch.nbytes for batch in batches)
-            self._mean_bytes[queue] = size / max(1, sum(batch.num_rows for batch in batches))
-        return self._mean_bytes
+        means = {}
+        for span in spans:
+            if span.start < span.end:
+                batches = list(read_ranges(self._options.connection, (span,), query))
+                size = sum(batch.nbytes for batch in batches)
+                means[span.queue] = size / max(1, sum(batch.num_rows for batch in batches))
+        return means
 
     def _report(self, offsets: Offsets) -> None:
         options = self._options
