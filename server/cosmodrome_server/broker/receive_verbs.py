@@ -41,12 +41,13 @@ class ReceiveVerbs(SettleVerbs):
         most = self._settings.inflight_per_group
         if group.group.attributes:
             most = self._inflight_max(group)
-        room = min(query.max_messages, most - consumption.inflight)
-        if room <= 0:
+        room = query.max_messages
+        if room > most - consumption.inflight:
             self._capped.add(consumption.pair)
-            if not attempt_id:
+            room = max(0, most - consumption.inflight)
+            # What a repeated receive gets is in flight already.
+            if not (room or attempt_id):
                 return []
-            room = 0  # What a repeated receive gets is in flight already.
         client_id = query.client_id if query.auto_renew else ""
         if client_id:
             self._live_clients.add(client_id)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cosmodrome_server.broker.receive_verbs import INFLIGHT_ATTRIBUTE
 from cosmodrome_server.core.records import LEASE_SPAN
 from cosmodrome_server.errors import BadRequest, StoreFull, TopicNotFound
 from cosmodrome_server.model.filter import Filter
@@ -223,6 +224,24 @@ def test_who_asked_before_the_stop_is_answered(run: Run) -> None:
         assert bodies(first) == [b"0"]
         assert second == []
         assert world.receive("line", "billing") == [], "its lease is kept"
+
+    run(scenario)
+
+
+def test_who_gets_nothing_because_too_many_are_in_flight_is_woken_by_an_ack(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await line(world, 6)
+        world.broker.create_group(Group("billing", attributes={INFLIGHT_ATTRIBUTE: "3"}))
+        askers = Askers(world)
+        askers.ask(query(2), query(2), query(2))
+        found = await askers.deliveries()
+        assert [bodies(each) for each in found] == [[b"0", b"1"], [b"2"], []]
+        given: list[bytes] = []
+        world.broker.wait(Waiter(query(2), 60_000, lambda found: given.extend(bodies(found))))
+        await world.settle()
+        world.broker.ack("billing", "line", found[0][0].receipt_handle)
+        await world.settle()
+        assert given == [b"3"]
 
     run(scenario)
 
