@@ -25,6 +25,7 @@ from cosmodrome_server.model.log import (
 from cosmodrome_server.store.commit_log import CommitLog
 from cosmodrome_server.store.group_commit import Durability
 from cosmodrome_server.store.platform import LogOptions, Platform
+from cosmodrome_server.store.segment import path_of
 from tests.support.faulty_files import FaultyFiles
 from tests.support.inline_worker import InlineWorker
 from tests.support.memory_checkpoints import MemoryCheckpoints
@@ -214,6 +215,11 @@ class World:
         return lsn
 
     # Looking
+
+    def segment_path(self, number: int) -> Path:
+        """Where a segment lies."""
+        (header,) = (each for each in self.log.segments() if each.number == number)
+        return path_of(DIRECTORY, header)
 
     def messages(self, topic_id: int, queue_id: int) -> list[tuple[int, bytes | None]]:
         """(offset, body) of all that is stored; None for a body that is lost."""

@@ -44,6 +44,8 @@ _ENTRY = Struct("<QQQ")
 _NOWHERE = 1 << 63
 # Queues that are awake, without the long ones.
 _AWAKE_MAX = 4_096
+# Lost offsets that are read as one run.
+_HOLE_MAX = 4_096
 
 
 def key_of(topic_id: int, queue_id: int) -> int:
@@ -231,7 +233,13 @@ class ConsumeQueues:
         """Offsets whose frame was quarantined stay empty; times must not go back."""
         missing = queue_offset - queue.next_offset
         assert self._holes_allowed, f"offset {queue_offset} is not {queue.next_offset}"
-        assert missing > 0, f"offset {queue_offset} comes twice, {queue.next_offset} is next"
+        if missing < 0:
+            # A frame was given up, its offsets were given anew, and now it can be read again:
+            # what was stored since counts.
+            queue.base = min(queue.base, queue_offset)
+            del queue.words[WORDS * (queue_offset - queue.base) :]
+            queue.saved = min(queue.saved, queue_offset)
+            return
         queue.words.frombytes(_ENTRY.pack(0, 0, timestamp_ms) * missing)
 
     def drop(self, topic_id: int) -> None:
@@ -377,7 +385,26 @@ class ConsumeQueues:
             run = self._resting.get(key)
             if run is not None and not run.base <= queue_offset < run.end:
                 run = None
-        return self._sealed.run_of(key, queue_offset) if run is None else run
+        return run or self._sealed.run_of(key, queue_offset) or self._hole(key, queue_offset)
+
+    def _hole(self, key: int, queue_offset: int) -> Run | None:
+        """Lost offsets up to the next one there is, as old as that; None if nothing was lost.
+
+        The index of a segment may be lost together with the frame that says what lay in it.
+        """
+        topic_id, queue_id = key >> 32, key & 0xFFFFFFFF
+        if not self.min_offset(topic_id, queue_id) <= queue_offset:
+            return None
+        if queue_offset >= self.max_offset(topic_id, queue_id):
+            return None
+        queue = self._queues.get(key)
+        active = self._resting.get(key) if queue is None else queue.run
+        following = self._sealed.following(key, queue_offset) or active
+        if following is None or following.base == following.end:
+            return None
+        lost = array("Q", (0, 0, following.time(following.base)))
+        end = min(following.base, queue_offset + _HOLE_MAX)
+        return Run(queue_offset, end, lost * (end - queue_offset), 0)
 
     # Sealing, checkpoints, retention
 

@@ -436,6 +436,10 @@ def entries_of(
                 found = words.setdefault(key, array("Q"))
                 first = bases.setdefault(key, queue_offset)
                 missing = queue_offset - first - len(found) // WORDS
+                if missing < 0:
+                    # Given up, given anew, and back: see `ConsumeQueues`.
+                    bases[key] = min(first, queue_offset)
+                    del found[WORDS * (queue_offset - bases[key]) :]
                 found.extend((0, 0, entry[2]) * missing)
                 found.extend(entry)
     finally:

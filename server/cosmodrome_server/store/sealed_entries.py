@@ -3,8 +3,9 @@
     segment   3          4          5                   6 is active (store.consume_queue)
               .idx       .idx       memory, until the background thread has written its file
 
-A file is mapped when it is first asked (store.sealed_index). One that is damaged, or lies where
-the disk cannot be read for good, is made again from its segment and stays in memory.
+A file is mapped when it is first asked (store.sealed_index), and verified then; a map holds a
+descriptor, so some hundred are at a time. One that is damaged, or lies where the disk cannot be
+read for good, is made again from its segment and stays in memory.
 
 All calls on the loop's thread, but `write`.
 """
@@ -18,6 +19,7 @@ from pathlib import Path
 from cosmodrome_server.errors import CorruptFrame, ReadFailed
 from cosmodrome_server.store import sealed_index
 from cosmodrome_server.store.files import Files
+from cosmodrome_server.store.first_offsets import FirstOffsets, read_first_offsets
 from cosmodrome_server.store.patience import Patience
 from cosmodrome_server.store.queue_columns import QueueColumns
 from cosmodrome_server.store.sealed_index import WORDS, IndexHeader, MappedIndex, Run
@@ -27,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 # Queues whose runs are remembered; all are forgotten when there are so many.
 _CACHED_MAX = 4_096
+# Indexes mapped at a time: of the 900 segments of 115 GB.
+_MAPPED_MAX = 256
 
 # (segment, whether a sector that cannot be read raises OSError) → its entries
 Rebuild = Callable[[SegmentHeader, bool], dict[int, Run]]
@@ -75,6 +79,7 @@ class SealedEntries:
         # None: they are in the file.
         self.memory = memory
         self.mapped: MappedIndex | None = None
+        self.is_verified = False
 
     @property
     def index_name(self) -> str:
@@ -89,15 +94,23 @@ class SealedSegments:
         files: Where index files are.
         directory: Of the shard.
         rebuild: Makes the entries of a segment again, when its index is found damaged.
+        mapped_max: How many indexes are mapped at a time.
     """
 
-    def __init__(self, files: Files, directory: Path, rebuild: Rebuild) -> None:
+    def __init__(
+        self, files: Files, directory: Path, rebuild: Rebuild, mapped_max: int = _MAPPED_MAX
+    ) -> None:
         self._files = files
         self._directory = directory
         self._rebuild = rebuild
         self._patience = Patience()
         self._sealed: list[SealedEntries] = []
         self._runs: dict[int, Run] = {}
+        self._mapped_max = mapped_max
+        # Those that are mapped, in the order they were.
+        self._mapped: dict[int, SealedEntries] = {}
+        # Of the segment of this number, once it was asked; None if its first frame is lost.
+        self._firsts: tuple[int, FirstOffsets | None] = (0, None)
 
     def load(self, sealed: Iterable[tuple[SegmentHeader, IndexHeader]]) -> None:
         """Take back the segments of an earlier run, in order."""
@@ -109,12 +122,37 @@ class SealedSegments:
     # Reading
 
     def first_offset(self, key: int) -> int | None:
-        """The first offset of a queue; None if none is sealed."""
+        """The first offset of a queue; None if none is sealed.
+
+        Raises:
+            ReadFailed: The disk refuses to say now.
+        """
+        if not self._sealed:
+            return None
+        firsts = self._first_offsets(self._sealed[0].segment)
+        if firsts is not None:
+            return firsts.of(key)
         for sealed in self._sealed:
             run = self._run_in(sealed, key)
             if run is not None:
                 return run.base
         return None
+
+    def _first_offsets(self, oldest: SegmentHeader) -> FirstOffsets | None:
+        number, firsts = self._firsts
+        if number != oldest.number:
+            firsts = None
+            try:
+                firsts = read_first_offsets(self._files, self._directory, oldest)
+            except FileNotFoundError:
+                pass  # Lost: the indexes say what is left.
+            except OSError as error:
+                what = f"the first frame of segment {oldest.number}"
+                refusal = self._patience.refused(what, what, error)
+                if isinstance(refusal, ReadFailed):
+                    raise refusal from error
+            self._firsts = oldest.number, firsts
+        return firsts
 
     def offset_at(self, key: int, timestamp_ms: int) -> int | None:
         """The first offset stored then or later; None if none is sealed."""
@@ -153,6 +191,14 @@ class SealedSegments:
             self._runs[key] = run
         return run
 
+    def following(self, key: int, queue_offset: int) -> Run | None:
+        """The first run of a queue that begins behind an offset; None if none is sealed."""
+        for sealed in self._sealed:
+            run = self._run_in(sealed, key)
+            if run is not None and run.base > queue_offset:
+                return run
+        return None
+
     def _search(self, key: int, queue_offset: int) -> Run | None:
         """Halve the segments; where one does not know the queue, ask the next."""
         low, high = 0, len(self._sealed)
@@ -175,14 +221,23 @@ class SealedSegments:
         if memory is not None:
             return memory.run(key)
         if sealed.mapped is None:
-            opened = self._open(sealed.segment)
+            opened = self._open(sealed.segment, is_verified=sealed.is_verified)
             if isinstance(opened, MemoryEntries):
                 sealed.memory = opened
                 return opened.run(key)
-            sealed.mapped = opened
+            self._keep_mapped(sealed, opened)
+            return opened.run(key)
         return sealed.mapped.run(key)
 
-    def _open(self, segment: SegmentHeader) -> MappedIndex | MemoryEntries:
+    def _keep_mapped(self, sealed: SealedEntries, opened: MappedIndex) -> None:
+        if len(self._mapped) >= self._mapped_max:
+            self._mapped.pop(next(iter(self._mapped))).mapped = None
+            # They hold it, too.
+            self._runs.clear()
+        sealed.mapped, sealed.is_verified = opened, True
+        self._mapped[sealed.segment.number] = sealed
+
+    def _open(self, segment: SegmentHeader, *, is_verified: bool) -> MappedIndex | MemoryEntries:
         """The index of a segment: its file or, if that is no good, made again.
 
         Raises:
@@ -191,7 +246,9 @@ class SealedSegments:
         is_strict = True
         try:
             try:
-                return sealed_index.open_index(self._files, self._directory, segment)
+                return sealed_index.open_index(
+                    self._files, self._directory, segment, is_verified=is_verified
+                )
             except (FileNotFoundError, CorruptFrame) as error:
                 _log.exception("index_damaged segment=%d error=%s", segment.number, error)
                 return MemoryEntries(self._rebuild(segment, is_strict), QueueColumns())
@@ -247,4 +304,5 @@ class SealedSegments:
     def forget_before(self, number: int) -> None:
         """Retention took the segments before `number`."""
         self._sealed = [sealed for sealed in self._sealed if sealed.segment.number >= number]
+        self._mapped = {held: sealed for held, sealed in self._mapped.items() if held >= number}
         self._runs.clear()

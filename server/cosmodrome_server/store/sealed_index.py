@@ -193,8 +193,16 @@ class MappedIndex:
         return {key: run for key, run in found.items() if run is not None}
 
 
-def open_index(files: Files, directory: Path, segment: SegmentHeader) -> MappedIndex:
+def open_index(
+    files: Files, directory: Path, segment: SegmentHeader, *, is_verified: bool = False
+) -> MappedIndex:
     """Map the index of a segment, after reading it once to verify it.
+
+    Args:
+        files: Where it is.
+        directory: Of the shard.
+        segment: Whose index it is.
+        is_verified: All of it was read before, and is not read again.
 
     Raises:
         CorruptFrame: It is damaged or of another segment.
@@ -202,6 +210,8 @@ def open_index(files: Files, directory: Path, segment: SegmentHeader) -> MappedI
     """
     header = read_header(files, directory, segment)
     view = files.map(path_of(directory, segment.number))
+    if is_verified:
+        return MappedIndex(header, view)
     crc = 0
     for start in range(_HEADER.size, len(view), _PIECE_BYTES):
         crc = extend(crc, bytes(view[start : start + _PIECE_BYTES]))

@@ -13,7 +13,7 @@ from cosmodrome_server.errors import CorruptFrame, StoreError
 from cosmodrome_server.model.log import RecordKind
 from cosmodrome_server.store import key_index, record, sealed_index, segment
 from cosmodrome_server.store.files import OsFiles
-from cosmodrome_server.store.recovery import Ending, find_beginning, mend_tail
+from cosmodrome_server.store.recovery import Ending, entries_of, find_beginning, mend_tail
 from tests.support.faulty_files import FaultyFiles
 from tests.support.log_world import DIRECTORY, INTERVAL, SMALL, World
 from tests.support.memory_checkpoints import MemoryCheckpoints
@@ -332,3 +332,28 @@ def test_what_a_crash_left_of_segments_that_retention_took_is_removed() -> None:
 
     indexes = [name for name in after.disk.names(DIRECTORY) if ".idx" in name or ".key" in name]
     assert indexes[0] == f"{kept.number:010d}.idx"
+
+
+def test_a_sector_that_comes_back_after_its_offset_was_given_anew_stops_no_start() -> None:
+    world = World(options=replace(SMALL, reads_around_bad_sectors=True))
+    for queue_id, body in ((0, b"a"), (0, b"x"), (1, b"b"), (1, b"c")):
+        world.send(queue_id, body * 700)
+        world.commit()
+    lost = (world.log.position(1, 0, 1) & segment.OFFSET_MASK) + 400
+    header = world.log.segments()[0]
+    name = segment.path_of(DIRECTORY, header).name
+    checkpoints, disk = MemoryCheckpoints(), world.disk.killed()
+    disk.unreadable = (name, lost, lost + 1)
+    world = World(disk, checkpoints, world.options)
+    assert world.log.max_offset(1, 0) == 1
+    world.send(0, b"new")
+    world.commit()
+
+    disk = world.disk.killed()
+    again = World(disk, checkpoints, world.options)
+
+    assert again.messages(1, 0) == [(0, b"a" * 700), (1, b"new")]
+    assert again.messages(1, 1) == [(0, b"b" * 700), (1, b"c" * 700)]
+    rebuilt = entries_of(disk, DIRECTORY, header)[1 << 32]
+    assert (rebuilt.base, rebuilt.end) == (0, 2)
+    assert rebuilt.words[3] == again.log.position(1, 0, 1)
