@@ -110,7 +110,7 @@ class CommitLog:
         self._reader = MessageReader(files, directory, self._beginning.segments)
         self.ranges = Ranges(self._queues, self._reader, files, directory)
         self._retention = Retention(platform.clock, self._reader, self._queues)
-        self.scrubber = Scrubber(files, directory, platform.clock, lambda: self.segments()[:-1])
+        self.scrubber = Scrubber(files, directory, platform.clock, self.segments)
         self._background = Background(
             self._queues,
             platform.checkpoints,

@@ -7,12 +7,13 @@ are served as ever.
 
 import logging
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from cosmodrome_server.clock import Clock
 from cosmodrome_server.store import segment
 from cosmodrome_server.store.files import Files
-from cosmodrome_server.store.scanner import Bad, Found, scan
+from cosmodrome_server.store.scanner import Found, Tail, scan
 from cosmodrome_server.store.segment import SegmentHeader
 
 _log = logging.getLogger(__name__)
@@ -28,7 +29,7 @@ class Scrubber:
         files: The disk.
         directory: Of the shard.
         clock: Says when a tour is due.
-        sealed: Gives the sealed segments, oldest first.
+        segments: Gives the segments, oldest first; the last one is being written.
 
     Attributes:
         damaged_ranges: How many bad ranges the tour under way, or the last one, found.
@@ -40,13 +41,13 @@ class Scrubber:
         files: Files,
         directory: Path,
         clock: Clock,
-        sealed: Callable[[], list[SegmentHeader]],
+        segments: Callable[[], list[SegmentHeader]],
     ) -> None:
         self._clock = clock
         self._next_tour_ms = clock.monotonic_ms()
         self._files = files
         self._directory = directory
-        self._sealed = sealed
+        self._segments = segments
         self._tour: Iterator[int] = iter(())
         self.damaged_ranges = 0
         self.bytes_verified = 0
@@ -67,29 +68,36 @@ class Scrubber:
 
     def _go(self) -> Iterator[int]:
         self.damaged_ranges = 0
-        for header in self._sealed():
+        for header, following in pairwise(self._segments()):
+            # What its name alone is known of says nothing about frames.
+            is_next = following.number == header.number + 1
+            ends_lsn = following.first_lsn - 1 if is_next else 0
             try:
-                yield from self._verify(header)
+                yield from self._verify(header, ends_lsn)
             except OSError as error:
                 _log.warning("scrub_passed_over segment=%d error=%s", header.number, error)
 
-    def _verify(self, header: SegmentHeader) -> Iterator[int]:
-        """Bytes of each good frame of a segment; raises OSError."""
+    def _verify(self, header: SegmentHeader, ends_lsn: int) -> Iterator[int]:
+        """Bytes of each good frame of a segment, whose last is `ends_lsn`; raises OSError."""
         path = segment.path_of(self._directory, header)
         if not self._is_there(path):
             return  # Retention was faster.
         file = self._files.open(path)
+        lsn = 0
         try:
             for item in scan(file, header):
                 if isinstance(item, Found):
+                    lsn = item.header.lsn
                     yield item.end - item.start
-                elif isinstance(item, Bad) and self._is_there(path):
+                # A tail is where it ends, if nothing is missing.
+                elif not (isinstance(item, Tail) and lsn >= ends_lsn) and self._is_there(path):
                     self.damaged_ranges += 1
+                    end = file.size() if isinstance(item, Tail) else item.end
                     _log.error(
                         "scrub_found_corruption segment=%d bytes=[%d,%d) reason=%s",
                         header.number,
                         item.start,
-                        item.end,
+                        end,
                         item.reason,
                     )
         finally:

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from cosmodrome_server.store import frame as framing
 from cosmodrome_server.store import segment
 from cosmodrome_server.store.files import File
 from cosmodrome_server.store.platform import LogOptions
@@ -31,6 +32,17 @@ def test_rot_is_found_and_counted() -> None:
     sealed = world.log.segments()[0]
     content = world.disk.content(segment.path_of(DIRECTORY, sealed))
     content[bytes(content).index(b"0303")] ^= 1
+
+    world.log.scrubber.step(1 << 20)
+
+    assert world.log.scrubber.damaged_ranges == 1
+
+
+def test_rot_at_the_end_of_a_segment_is_found() -> None:
+    world = filled()
+    content = world.disk.content(segment.path_of(DIRECTORY, world.log.segments()[0]))
+    last = bytes(content).rindex(framing.MAGIC_BYTES)
+    content[last] ^= 1
 
     world.log.scrubber.step(1 << 20)
 
