@@ -16,6 +16,7 @@ from cosmodrome_server.app import broker_settings
 from cosmodrome_server.config import Config, load
 from cosmodrome_server.model import wire
 from cosmodrome_server.model.group import Group
+from cosmodrome_server.model.log import MessageRecord, MessageState
 from cosmodrome_server.model.topic import Topic, TopicType
 from cosmodrome_server.proxy import service
 from cosmodrome_server.proxy.client_events import ClientEvents
@@ -141,7 +142,9 @@ class ProxyWorld:
         broker.create_group(Group("ledger", is_fifo=True))
         broker.create_group(Group("readers", lite_bind_topic="lite"))
 
-    def _find(self, topic_id: int, key: str, between: tuple[int, int], most: int) -> list[int]:
+    def _find(
+        self, topic_id: int, key: str, between: tuple[int, int], most: int
+    ) -> list[MessageRecord]:
         """Look at every message, where the real index would not."""
         log = self.world.log
         found = []
@@ -149,8 +152,9 @@ class ProxyWorld:
             record = log.read_position(position)
             names = [wire.message_id(record.system), *wire.keys(record.system)]
             is_inside = between[0] <= record.store_timestamp_ms < between[1]
-            if record.topic_id == topic_id and key in names and is_inside:
-                found.append(position)
+            is_there = record.state is MessageState.VISIBLE and record.topic_id == topic_id
+            if is_there and key in names and is_inside:
+                found.append(record)
         return found[:most]
 
     def connect(self) -> None:

@@ -15,14 +15,13 @@ from cosmodrome_server.errors import (
     CorruptFrame,
     MessageNotFound,
     OverloadedError,
-    ReadFailed,
     StoreError,
     TopicNotFound,
     Unsupported,
 )
 from cosmodrome_server.model import wire
 from cosmodrome_server.model.group import Group
-from cosmodrome_server.model.log import MessageRecord, MessageState
+from cosmodrome_server.model.log import MessageRecord
 from cosmodrome_server.model.message import StoredMessage
 from cosmodrome_server.model.queries import (
     MessageSearch,
@@ -40,8 +39,8 @@ _REDRIVE_SCAN_MAX = 16_384
 _SEARCHES_MAX = 16
 _EVER_MS = 1 << 62
 
-# (topic id, key, [begin, end) in ms, at most) → positions, newest first. Blocks.
-Finder = Callable[[int, str, tuple[int, int], int], list[int]]
+# (topic id, key, [begin, end) in ms, at most) → messages at their places, newest first. Blocks.
+Finder = Callable[[int, str, tuple[int, int], int], list[MessageRecord]]
 
 
 class OperationVerbs(TimerVerbs):
@@ -153,35 +152,31 @@ class OperationVerbs(TimerVerbs):
         self,
         topic: TopicState,
         on_found: Callable[[list[StoredMessage] | BrokerError], None],
-        done: "asyncio.Future[list[int]]",
+        done: "asyncio.Future[list[MessageRecord]]",
     ) -> None:
         self._searches -= 1
         try:
-            positions = done.result()
+            records = done.result()
         except OSError as error:
             on_found(StoreError(f"the log cannot be searched: {error}"))
             return
         except BrokerError as error:
             on_found(error)
             return
-        on_found([found for at in positions if (found := self._stored_at(topic, at)) is not None])
-
-    def _stored_at(self, topic: TopicState, position: int) -> StoredMessage | None:
-        try:
-            record = self._log.read_position(position)
-        except (CorruptFrame, MessageNotFound, ReadFailed):
-            return None
-        # A delayed message is found where it was put when its time came.
-        if record.state is MessageState.DELAYED:
-            return None
-        return StoredMessage(
-            topic.topic.name,
-            record.queue_id,
-            record.queue_offset,
-            record.store_timestamp_ms,
-            record.system,
-            record.user,
-            record.body,
+        name = topic.topic.name
+        on_found(
+            [
+                StoredMessage(
+                    name,
+                    record.queue_id,
+                    record.queue_offset,
+                    record.store_timestamp_ms,
+                    record.system,
+                    record.user,
+                    record.body,
+                )
+                for record in records
+            ]
         )
 
     def _redrive_progress(self, source: TopicState) -> Progress:

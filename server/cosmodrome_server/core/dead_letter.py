@@ -13,6 +13,7 @@ from cosmodrome_server.core.hashing import queue_of_message_group
 from cosmodrome_server.model import wire
 from cosmodrome_server.model.group import SYSTEM_GROUP_PREFIX
 from cosmodrome_server.model.log import MessageRecord, MessageState
+from cosmodrome_server.model.topic import TopicType
 
 # The consumer group whose progress on a dead letter topic says what was redriven.
 REDRIVE_GROUP = SYSTEM_GROUP_PREFIX + "REDRIVE"
@@ -35,9 +36,12 @@ def redriven_of(message: MessageRecord, target: TopicState, now_ms: int) -> Mess
     """The copy of a dead letter for the topic it came from; again a message like any other."""
     system = wire.without_field(message.system, wire.DEAD_LETTER_QUEUE)
     message_group = wire.message_group(system)
+    priority = wire.number_field(system, wire.PRIORITY)
     queues = len(target.next_offsets)
     if message_group:
         queue_id = queue_of_message_group(message_group, queues)
+    elif priority is not None and target.topic.topic_type is TopicType.PRIORITY:
+        queue_id = min(priority, queues - 1)
     else:
         queue_id = (target.last_queue + 1) % queues
     return _copy(message, system, (target, queue_id), now_ms)

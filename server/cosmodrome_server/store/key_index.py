@@ -1,4 +1,4 @@
-"""Message id or message key → log positions, for operators who look for one message.
+"""Message id or message key → messages in their queues, for operators who look for one.
 
     data/shard-0000/0000000042.key       hashes, sorted, beside the positions they stand for
 
@@ -13,6 +13,9 @@ index of a sealed segment is made when a query first comes to it (a scan of the 
 a second) and kept. The segment that is being written is searched as it is. A hash only says
 where to look: each message is read and compared. Derived: a damaged file is made again.
 
+A position is that of a visible message, or of the END_TRANSACTION that committed one: that says
+which place it got, and where it lies. Half and delayed messages are not in a queue, or not yet.
+
 All of this blocks; call it off the loop's thread, one call at a time.
 """
 
@@ -25,22 +28,30 @@ from struct import Struct
 import xxhash
 from google_crc32c import value as crc32c
 
-from cosmodrome_server.errors import CorruptFrame, MessageCorrupted
+from cosmodrome_server.errors import CorruptFrame, MessageCorrupted, MessageNotFound, ReadFailed
 from cosmodrome_server.model import wire
-from cosmodrome_server.model.log import MessageRecord
+from cosmodrome_server.model.log import (
+    END_TRANSACTION_HEAD,
+    MessageRecord,
+    MessageState,
+    RecordKind,
+    Replayed,
+)
 from cosmodrome_server.store import segment
 from cosmodrome_server.store.files import Files, write_whole
 from cosmodrome_server.store.frame import HEADER_BYTES as FRAME_HEADER_BYTES
-from cosmodrome_server.store.message_reader import MessageReader
-from cosmodrome_server.store.record import decode_records
+from cosmodrome_server.store.message_reader import MessageReader, placed
+from cosmodrome_server.store.record import STATE_HEAD_BYTES, decode_records
 from cosmodrome_server.store.scanner import Found, scan
-from cosmodrome_server.store.segment import SegmentHeader, named
+from cosmodrome_server.store.segment import OFFSET_MASK, SegmentHeader, named, segment_of
 
 SUFFIX = ".key"
 
 _MAGIC = b"COSMOKEY"
-_VERSION = 1
+_VERSION = 2
 _HEADER = Struct("<8sIIQQQ")
+# How a state record begins: its length and its kind.
+_KIND_AT = 4
 
 
 def path_of(directory: Path, number: int) -> Path:
@@ -66,8 +77,8 @@ class KeyIndex:
 
     def find(
         self, topic_id: int, key: str, time_range_ms: tuple[int, int], messages_max: int
-    ) -> list[int]:
-        """The positions of messages of a topic with this message id or key, newest first.
+    ) -> list[MessageRecord]:
+        """The messages of a topic with this message id or key, each at its place, newest first.
 
         Args:
             topic_id: Of the topic.
@@ -79,7 +90,7 @@ class KeyIndex:
         # Frames may still come to it: the next one gets its name when it is whole.
         newest = max((each.number for each in named(self._files.names(self._directory))), default=0)
         reader = MessageReader(self._files, self._directory, segments)
-        found: list[int] = []
+        found: list[MessageRecord] = []
         try:
             for header, next_created_ms in _newest_first(segments):
                 if not time_range_ms[0] <= next_created_ms:
@@ -88,13 +99,16 @@ class KeyIndex:
                     continue
                 is_active = header.number >= newest
                 try:
-                    candidates = self._candidates(header, topic_id, key, is_active=is_active)
+                    candidates = self._candidates(
+                        reader, header, (topic_id, key), is_active=is_active
+                    )
                 except FileNotFoundError:
                     # Its first frame is not written yet, or retention took it just now.
                     continue
                 for position in candidates:
-                    if _matches(reader, position, (topic_id, key), time_range_ms):
-                        found.append(position)
+                    record = _read(reader, position)
+                    if record and _matches(record, (topic_id, key), time_range_ms):
+                        found.append(record)
                         if len(found) >= messages_max:
                             return found
         finally:
@@ -102,14 +116,20 @@ class KeyIndex:
         return found
 
     def _candidates(
-        self, header: SegmentHeader, topic_id: int, key: str, *, is_active: bool
+        self,
+        reader: MessageReader,
+        header: SegmentHeader,
+        wanted_key: tuple[int, str],
+        *,
+        is_active: bool,
     ) -> list[int]:
         """Positions in a segment whose hash fits, newest first."""
+        topic_id, key = wanted_key
         wanted = _hash(topic_id, key.encode())
         if is_active:
-            fitting = (position for hashed, position in self._scan(header) if hashed == wanted)
-            return sorted(fitting, reverse=True)
-        hashes, positions = self._load(header)
+            entries = self._scan(reader, header)
+            return sorted((at for hashed, at in entries if hashed == wanted), reverse=True)
+        hashes, positions = self._load(reader, header)
         at = bisect_left(hashes, wanted)
         fitting_here = []
         while at < len(hashes) and hashes[at] == wanted:
@@ -117,7 +137,9 @@ class KeyIndex:
             at += 1
         return sorted(fitting_here, reverse=True)
 
-    def _load(self, header: SegmentHeader) -> tuple["array[int]", "array[int]"]:
+    def _load(
+        self, reader: MessageReader, header: SegmentHeader
+    ) -> tuple["array[int]", "array[int]"]:
         path = path_of(self._directory, header.number)
         if path.name in self._files.names(self._directory):
             file = self._files.open(path)
@@ -129,7 +151,7 @@ class KeyIndex:
                 return _decode(data, header)
             except CorruptFrame:
                 pass  # Made again below.
-        entries = sorted(self._scan(header))
+        entries = sorted(self._scan(reader, header))
         hashes = array("Q", [hashed for hashed, _ in entries])
         positions = array("Q", [position for _, position in entries])
         body = hashes.tobytes() + positions.tobytes()
@@ -139,8 +161,8 @@ class KeyIndex:
         write_whole(self._files, path, [head, body])
         return hashes, positions
 
-    def _scan(self, header: SegmentHeader) -> Iterator[tuple[int, int]]:
-        """(hash, position) of each id and key of each message of a segment."""
+    def _scan(self, reader: MessageReader, header: SegmentHeader) -> Iterator[tuple[int, int]]:
+        """(hash, position) of each id and key of each message that a segment puts in a queue."""
         file = self._files.open(segment.path_of(self._directory, header))
         try:
             for item in scan(file, header):
@@ -148,11 +170,48 @@ class KeyIndex:
                     continue
                 base = header.number << segment.OFFSET_BITS | item.start + FRAME_HEADER_BYTES
                 for record in decode_records(item.payload, base, 0):
-                    if record.message is not None:
-                        for name in _names(record.message):
-                            yield _hash(record.message.topic_id, name.encode()), record.position
+                    message = _placed_by(reader, record)
+                    if message is not None:
+                        for name in _names(message):
+                            yield _hash(message.topic_id, name.encode()), record.position
         finally:
             file.close()
+
+
+def _placed_by(reader: MessageReader, record: Replayed) -> MessageRecord | None:
+    """The message that a record puts in a queue; None if it puts none there."""
+    message = record.message
+    if message is not None:
+        return message if message.state is MessageState.VISIBLE else None
+    if record.kind is RecordKind.END_TRANSACTION:
+        return _committed(reader, record.payload)
+    return None
+
+
+def _committed(reader: MessageReader, payload: bytes) -> MessageRecord | None:
+    """The message of a commit, at its place; None of a rollback, or if it cannot be read."""
+    _, position, stored_ms, topic_id, queue_id, queue_offset, tag_hash, is_commit = (
+        END_TRANSACTION_HEAD.unpack_from(payload)
+    )
+    if not is_commit:
+        return None
+    try:
+        half = reader.read(position)
+    except (CorruptFrame, MessageNotFound, ReadFailed):
+        return None
+    return placed(half, (topic_id, queue_id, queue_offset), (position, tag_hash, stored_ms))
+
+
+def _read(reader: MessageReader, position: int) -> MessageRecord | None:
+    """The message that the record at a position puts in a queue; None if it cannot be read."""
+    try:
+        file, start = reader.file(segment_of(position)), position & OFFSET_MASK
+        head = file.read(start, STATE_HEAD_BYTES + END_TRANSACTION_HEAD.size)
+        if len(head) > _KIND_AT and head[_KIND_AT] == RecordKind.END_TRANSACTION:
+            return _committed(reader, head[STATE_HEAD_BYTES:])
+        return reader.read(position)
+    except (CorruptFrame, MessageNotFound, ReadFailed, OSError):
+        return None
 
 
 def _newest_first(segments: list[SegmentHeader]) -> Iterator[tuple[SegmentHeader, int]]:
@@ -162,12 +221,8 @@ def _newest_first(segments: list[SegmentHeader]) -> Iterator[tuple[SegmentHeader
 
 
 def _matches(
-    reader: MessageReader, position: int, wanted: tuple[int, str], time_range_ms: tuple[int, int]
+    record: MessageRecord, wanted: tuple[int, str], time_range_ms: tuple[int, int]
 ) -> bool:
-    try:
-        record = reader.read(position)
-    except CorruptFrame:
-        return False
     begin_ms, end_ms = time_range_ms
     topic_id, key = wanted
     is_then = begin_ms <= record.store_timestamp_ms < end_ms

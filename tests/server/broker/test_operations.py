@@ -13,9 +13,10 @@ from cosmodrome_server.errors import (
     Unsupported,
 )
 from cosmodrome_server.model import wire
-from cosmodrome_server.model.message import StoredMessage
+from cosmodrome_server.model.log import MessageRecord
+from cosmodrome_server.model.message import MessageType, StoredMessage
 from cosmodrome_server.model.queries import MessageSearch, Redriven, RedriveQuery, Waiting
-from cosmodrome_server.model.topic import Topic
+from cosmodrome_server.model.topic import Topic, TopicType
 from tests.support.broker_world import Run, World, bodies, new_message
 
 
@@ -124,6 +125,24 @@ def test_dead_letters_whose_topic_is_gone_keep_no_others_from_going_back(run: Ru
     run(scenario)
 
 
+def test_a_dead_letter_goes_back_to_the_queue_of_its_priority(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.broker.create_topic(Topic("alarms", TopicType.PRIORITY, queues=4))
+        for name in (b"a", b"b"):
+            message = new_message(name, message_type=MessageType.PRIORITY, priority=9)
+            message.system += wire.varint(wire.PRIORITY << 3) + wire.varint(9)
+            await world.send("alarms", message)
+        for delivery in world.receive("alarms", "billing"):
+            world.broker.forward_to_dead_letter_queue("billing", "alarms", delivery.receipt_handle)
+        await world.settle()
+        assert redrive(world) == Redriven(2, 0)
+        await world.settle()
+        again = world.receive("alarms", "billing")
+        assert [delivery.message.queue_id for delivery in again] == [3, 3]
+
+    run(scenario)
+
+
 def test_the_groups_of_the_broker_itself_are_not_listed(run: Run) -> None:
     async def scenario(world: World) -> None:
         await bury(world, "a")
@@ -139,16 +158,17 @@ def test_messages_are_found_by_what_the_key_index_says() -> None:
         world = World()
         asked: list[tuple[int, str, tuple[int, int], int]] = []
 
-        def finder(topic_id: int, key: str, range_ms: tuple[int, int], most: int) -> list[int]:
+        def finder(
+            topic_id: int, key: str, range_ms: tuple[int, int], most: int
+        ) -> list[MessageRecord]:
             asked.append((topic_id, key, range_ms, most))
-            return [position, 1]
+            return [world.log.read(1, 0, 0)]
 
         world.broker.abandon()
         world.finder = finder
         world.start(world.log.crashed())
         world.broker.create_topic(Topic("orders", queues=1))
         await world.send("orders", new_message(b"a"))
-        position = world.log.position(1, 0, 0)
         answer: asyncio.Future[list[StoredMessage] | BrokerError] = (
             asyncio.get_running_loop().create_future()
         )
