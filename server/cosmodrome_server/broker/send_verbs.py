@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from cosmodrome_server.broker.catalogue_verbs import CatalogueVerbs
 from cosmodrome_server.broker.statistics import SIZE_BOUNDS
 from cosmodrome_server.core.catalogue import TopicState
+from cosmodrome_server.core.hashing import java_hash
 from cosmodrome_server.core.send import ANY_QUEUE, check_acceptance, plan_send
-from cosmodrome_server.errors import OverloadedError
+from cosmodrome_server.errors import BadRequest, CorruptFrame, MessageNotFound, OverloadedError
 from cosmodrome_server.model.log import MessageRecord, MessageState
 from cosmodrome_server.model.message import MessageType, NewMessage, SendReceipt
 from cosmodrome_server.model.recall_handle import RecallHandle, RecallHandles
@@ -28,7 +29,7 @@ class SendVerbs(CatalogueVerbs):
         """See `Messaging`."""
         state = self._topic(topic)
         check_acceptance(state, messages)
-        self._check_bounds(messages)
+        self._check_bounds(state, messages)
         records = self._plan_send(state, messages, queue_id)
         positions = self._put_messages(records)
         self._count_sent(topic, messages)
@@ -70,13 +71,48 @@ class SendVerbs(CatalogueVerbs):
         """A delayed message was stored: `TimerVerbs` remembers what is not durable yet."""
         raise NotImplementedError
 
-    def _check_bounds(self, messages: Sequence[NewMessage]) -> None:
+    def _check_bounds(self, state: TopicState, messages: Sequence[NewMessage]) -> None:
         checked: MessageType | None = None
         for message in messages:
             # Nearly always all of a batch are of one type.
             if message.message_type is not checked:
                 checked = message.message_type
                 self._check_bound(checked)
+                if checked is _TRANSACTION:
+                    self._check_ids(state, messages)
+
+    def _check_ids(self, state: TopicState, messages: Sequence[NewMessage]) -> None:
+        """A half message is known by its id: another one with it would take its place.
+
+        The same one again is fine: its producer did not hear that it was stored.
+
+        Raises:
+            BadRequest: Names the id.
+            ReadFailed: Nobody can say now whether it is the same.
+        """
+        seen: dict[str, tuple[bytes, bytes, int]] = {}
+        for message in messages:
+            if message.message_type is not _TRANSACTION:
+                continue
+            name, content = message.message_id, _content(message)
+            known = seen.get(name) or self._open_content(state, name)
+            if known is not None and known != content:
+                raise BadRequest(
+                    f"message id {name} is that of another half message of topic"
+                    f" {state.topic.name}, which is not ended: give each message an id of its own"
+                )
+            seen[name] = content
+
+    def _open_content(self, state: TopicState, name: str) -> tuple[bytes, bytes, int] | None:
+        """What an open half message says; None if there is none, or it is lost."""
+        half = self._shard.transactions.find((state.topic_id, name))
+        if half is None:
+            return None
+        try:
+            record = self._log.read_position(half.position)
+        except (CorruptFrame, MessageNotFound):
+            return None
+        return record.body, record.user, record.tag_hash
 
     def _check_bound(self, message_type: MessageType) -> None:
         if message_type is _TRANSACTION:
@@ -112,3 +148,8 @@ class SendVerbs(CatalogueVerbs):
             sizes[at] += 1
             body_bytes += size
         sent.body_bytes += body_bytes
+
+
+def _content(message: NewMessage) -> tuple[bytes, bytes, int]:
+    """What makes a message another one, whenever and however often it is sent."""
+    return message.body, message.user, java_hash(message.tag) if message.tag else 0

@@ -9,7 +9,7 @@
 
 A resolution is remembered for a while, so that the same one again is fine and the other one
 is refused. A half message sent again under its id takes the place of the first, which can
-no longer be named by anybody.
+no longer be named by anybody; another one under an id that is open is refused (broker.send_verbs).
 
     EndTransaction    at u64 · position u64 · store time u64 · topic u32 · queue u32 ·
                       queue offset u64 · tag hash u32 · is commit u8 · id
@@ -164,6 +164,10 @@ class Transactions:
     def __iter__(self) -> Iterator[HalfMessage]:
         """Half messages, oldest first."""
         return iter(sorted(self._open.values(), key=lambda half: half.position))
+
+    def find(self, key: Key) -> HalfMessage | None:
+        """The open half message of a key; None if there is none."""
+        return self._open.get(key)
 
     def is_parked(self, half: HalfMessage) -> bool:
         """Whether nobody is asked about it any more."""

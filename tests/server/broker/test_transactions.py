@@ -134,6 +134,36 @@ def test_a_check_nobody_could_be_asked_is_not_counted(run: Run) -> None:
     run(scenario)
 
 
+def test_another_half_message_with_the_id_of_an_open_one_is_refused(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world, "a")
+        other = half("b")
+        other.message_id, other.system = "a", half("a").system
+        for messages in ([other], [half("c"), other]):
+            with pytest.raises(BadRequest, match="message id a is that of another"):
+                world.broker.send("money", messages)
+        await world.send("money", half("a"), half("a"))
+        end(world, "a", commit=True)
+        await world.send("money", other)
+        end(world, "a", commit=True)
+        await world.settle()
+        assert bodies(world.receive("money", "billing")) == [b"a", b"b"]
+
+    run(scenario)
+
+
+def test_two_half_messages_of_a_batch_have_ids_of_their_own(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world)
+        twin = half("b")
+        twin.message_id, twin.system = "a", half("a").system
+        with pytest.raises(BadRequest, match="message id a"):
+            world.broker.send("money", [half("a"), twin])
+        assert world.broker.transactions("money", 10) == []
+
+    run(scenario)
+
+
 def test_an_expired_half_message_is_dropped(run: Run) -> None:
     async def scenario(world: World) -> None:
         await begin(world, "a")
