@@ -9,7 +9,6 @@ import contextlib
 import random
 import resource
 import socket
-import ssl
 import struct
 import time
 from collections.abc import Callable

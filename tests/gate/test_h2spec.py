@@ -1,4 +1,4 @@
-"""h2spec, where it can be had: every case of RFC 9113 and RFC 7541 it knows, with and without TLS."""
+"""h2spec, where it can be had: all it knows of RFC 9113 and RFC 7541, with and without TLS."""
 
 import re
 import shutil
