@@ -33,7 +33,7 @@ HALF_CLOSE: Final = 3
 CANCEL: Final = 4
 """A call ended without us. Detail: 0 the client or its connection, 1 its deadline, 2 a limit."""
 DRAINED: Final = 5
-"""After `drain`: the last connection is closed."""
+"""After `drain`: the last connection is closed, and its calls were told of."""
 
 Event: TypeAlias = tuple[int, int, int, bytes, Any]
 """kind, id of the call, detail, message, and: the `Request` with CALL and OPEN, the token of a reply
@@ -184,4 +184,8 @@ class Server:
         Said again it may be made shorter, not longer.
         """
     def close(self) -> None:
-        """Stop at once and wait for the native threads."""
+        """Stop at once and wait for the native threads.
+
+        What `take` gives then: a CANCEL for each call that was open and each reply with a token
+        that was not written.
+        """

@@ -69,6 +69,7 @@ class EchoServer:
                 self.held.pop(number, None)
             else:
                 self.seen["drained"] += 1
+                self.seen["cancelled_before_drained"] = self.seen["cancel_0"]
         if self.replies:
             replies, self.replies = self.replies, []
             self.server.reply(replies)

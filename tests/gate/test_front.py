@@ -1,6 +1,8 @@
 """What the front on the gate does beyond what both fronts do (tests/server/proxy/fronts)."""
 
 import asyncio
+import contextlib
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,7 @@ from cosmodrome_server.config import load
 from cosmodrome_server.proxy.front import Call, GrpcStatus, Kind
 from cosmodrome_server.proxy.fronts.gate import GateFront
 from cosmodrome_server.proxy.tls import Certificates
-from tests.gate.http2 import Http2
+from tests.gate.http2 import Http2, framed
 from tests.gate.world import Pair, certificate, trusting
 from tests.support.fronts import TableRow
 
@@ -49,6 +51,30 @@ def test_a_stream_its_client_did_not_take_is_given_back() -> None:
 
     serve([TableRow("/t.T/D", Kind.SERVER_STREAM, deliver)], client)
     assert given_back == ["left"]
+
+
+def test_who_is_cut_off_by_a_drain_is_heard_of_before_it_is_over() -> None:
+    gone: list[int] = []
+    opened = threading.Semaphore(0)
+
+    def hold(call: Call) -> None:
+        number = len(call.headers["x-number"])
+        call.on_cancel(lambda: gone.append(number))
+        opened.release()
+
+    rows = [TableRow("/t.T/B", Kind.BIDI, hold), TableRow("/t.T/U", Kind.UNARY, hold)]
+    with contextlib.ExitStack() as clients:
+
+        def client(front: GateFront) -> None:
+            for connection in range(3):
+                opener = clients.enter_context(Http2(front.address))
+                for path in ("/t.T/B", "/t.T/U"):
+                    stream = opener.start(path, headers=[("x-number", "x" * (connection + 1))])
+                    opener.send(stream, framed(b""), end=path == "/t.T/U")
+            assert all(opened.acquire(timeout=20) for _ in range(6))
+
+        serve(rows, client)
+    assert sorted(gone) == [1, 1, 2, 2, 3, 3]
 
 
 def test_one_handlers_wrong_reply_costs_the_others_nothing(

@@ -255,6 +255,23 @@ def test_a_drain_cuts_off_what_does_not_finish(world: World) -> None:
     assert world.statistics()["calls"] == 0
 
 
+def test_a_drain_is_over_when_every_call_it_cut_off_was_told_of() -> None:
+    with World(threads=2) as world, contextlib.ExitStack() as clients:
+        for number in range(1, 5):
+            client = clients.enter_context(world.client())
+            for path in ("/test.Echo/HoldBidi", "/test.Echo/Hold"):
+                client.begin(path, b"")
+            client.begin("/test.Echo/Feed", b"x" * 100_000)
+            world.wait_for(
+                lambda look, number=number: (
+                    look["seen"].get("open") == number and look["held"] == 2 * number
+                )
+            )
+        world.order("drain", grace_ms=0)
+        world.wait_for(lambda look: look["seen"].get("drained") == 1)
+        assert world.seen("cancelled_before_drained") == 12
+
+
 def test_a_drain_without_connections_is_over_at_once(world: World) -> None:
     world.order("drain", grace_ms=60_000)
     world.wait_for(lambda look: look["seen"].get("drained") == 1, wait_s=2)

@@ -6,6 +6,7 @@
 //! ```
 
 use crate::config::{Limits, millis};
+use crate::gate::Shared;
 use crate::inbox::ConnectionFacts;
 use crate::ledger::{Ledger, SMALL_BYTES};
 use crate::reactor::Reactor;
@@ -44,10 +45,14 @@ pub(crate) struct Connection {
     resets_since: Cell<Instant>,
     resets_per_s: u64,
     abusive: Notify,
+    #[allow(dead_code, reason = "its drop is what it is for")]
+    open: OpenConnection,
 }
 
 impl Connection {
-    fn new(facts: ConnectionFacts, statistics: Arc<Statistics>, limits: &Limits) -> Rc<Self> {
+    fn new(facts: ConnectionFacts, open: OpenConnection) -> Rc<Self> {
+        let statistics = open.0.statistics.clone();
+        let limits = &open.0.config.limits;
         Rc::new(Self {
             facts: Arc::new(facts),
             ledger: Ledger::new(statistics.clone(), limits),
@@ -59,6 +64,7 @@ impl Connection {
             resets_since: Cell::new(Instant::now()),
             resets_per_s: limits.resets_per_s,
             abusive: Notify::new(),
+            open,
         })
     }
 
@@ -107,32 +113,32 @@ impl Connection {
     }
 }
 
-/// Counts a connection as open; the last one to go ends a drain.
-pub(crate) struct OpenConnection(Rc<Reactor>);
+/// Counts a connection as open until its calls and replies have ended, too; the last one to go ends a drain.
+pub(crate) struct OpenConnection(Arc<Shared>);
 
 impl OpenConnection {
     /// None when there are too many.
-    pub(crate) fn admit(reactor: &Rc<Reactor>) -> Option<Self> {
-        let statistics = &reactor.shared.statistics;
-        if statistics.connections.fetch_add(1, Relaxed) >= reactor.shared.config.limits.connections {
+    pub(crate) fn admit(shared: &Arc<Shared>) -> Option<Self> {
+        let statistics = &shared.statistics;
+        if statistics.connections.fetch_add(1, Relaxed) >= shared.config.limits.connections {
             down(&statistics.connections);
             up(&statistics.connections_refused);
             return None;
         }
         up(&statistics.connections_accepted);
-        Some(Self(reactor.clone()))
+        Some(Self(shared.clone()))
     }
 }
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        down(&self.0.shared.statistics.connections);
-        self.0.shared.tell_if_drained();
+        down(&self.0.statistics.connections);
+        self.0.tell_if_drained();
     }
 }
 
 /// Serve one accepted socket until it ends.
-pub(crate) async fn serve(reactor: Rc<Reactor>, socket: Socket, peer: String, _open: OpenConnection) {
+pub(crate) async fn serve(reactor: Rc<Reactor>, socket: Socket, peer: String, open: OpenConnection) {
     let shared = reactor.shared.clone();
     let limits = &shared.config.limits;
     let traffic = Traffic::new(shared.statistics.clone());
@@ -140,7 +146,7 @@ pub(crate) async fn serve(reactor: Rc<Reactor>, socket: Socket, peer: String, _o
         let (transport, facts) =
             establish(socket, peer, shared.config.tls, shared.tls(), traffic.clone()).await.ok()?;
         let http2 = builder(limits).handshake::<_, Tracked>(transport).await.ok()?;
-        Some((http2, Connection::new(facts, shared.statistics.clone(), limits)))
+        Some((http2, Connection::new(facts, open)))
     };
     let mut draining = shared.drain.subscribe();
     let hurried = async {

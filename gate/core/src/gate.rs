@@ -253,7 +253,8 @@ impl Gate {
         self.shared.tell_if_drained();
     }
 
-    /// Stop at once and wait for the threads. In a fork of the process, which has none of them, nothing.
+    /// Stop at once and wait for the threads; the inbox then holds a `Cancel` for every call that was open and
+    /// every reply that was not written. In a fork of the process, which has none of them, nothing.
     pub fn close(&self) {
         if std::process::id() != self.process {
             return;
@@ -305,8 +306,13 @@ async fn run(
             async move { reactor.busy_poll.run().await }
         }
     });
-    keep(&shared, move || pass_on(reactor.clone(), mailbox.clone()));
+    keep(&shared, {
+        let (reactor, mailbox) = (reactor.clone(), mailbox.clone());
+        move || pass_on(reactor.clone(), mailbox.clone())
+    });
     let _ = stop.wait_for(|stop| *stop).await;
+    mailbox.borrow_mut().pass_replies(&reactor);
+    reactor.end_all();
 }
 
 /// Run a part of the gate; one that fails by a bug is started again.
@@ -327,6 +333,18 @@ struct Mailbox {
     replies: std::vec::IntoIter<Outgoing>,
 }
 
+impl Mailbox {
+    /// Pass on the replies that are there already.
+    fn pass_replies(&mut self, reactor: &Rc<Reactor>) {
+        self.replies.by_ref().for_each(|reply| reactor.answer(reply));
+        while let Ok(next) = self.queue.try_recv() {
+            if let ToReactor::Replies(replies) = next {
+                replies.into_iter().for_each(|reply| reactor.answer(reply));
+            }
+        }
+    }
+}
+
 /// Pass replies and connections on to where they belong.
 async fn pass_on(reactor: Rc<Reactor>, mailbox: Rc<RefCell<Mailbox>>) {
     loop {
@@ -340,7 +358,7 @@ async fn pass_on(reactor: Rc<Reactor>, mailbox: Rc<RefCell<Mailbox>>) {
             None => return,
             Some(ToReactor::Replies(replies)) => mailbox.borrow_mut().replies = replies.into_iter(),
             Some(ToReactor::Connection(accepted, peer)) => {
-                let Some(open) = OpenConnection::admit(&reactor) else { continue };
+                let Some(open) = OpenConnection::admit(&reactor.shared) else { continue };
                 match accepted.adopt() {
                     Ok(socket) => {
                         tokio::task::spawn_local(connection::serve(reactor.clone(), socket, peer, open));

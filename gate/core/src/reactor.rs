@@ -108,6 +108,10 @@ impl Calls {
         Some(slot)
     }
 
+    fn ids(&self) -> Vec<u64> {
+        self.entries.iter().filter_map(|entry| entry.1.as_ref()).map(|slot| slot.state.id).collect()
+    }
+
     /// Ids whose deadline has passed, and the earliest of the others.
     fn expired(&self, now: Instant) -> (Vec<u64>, Option<Instant>) {
         let mut expired = Vec::new();
@@ -333,6 +337,14 @@ impl Reactor {
             Answer::Streaming(writer) => {
                 let _ = writer.send(Outbound::Status(status, text));
             }
+        }
+    }
+
+    /// End every call: nobody is served any more.
+    pub(crate) fn end_all(&self) {
+        let open = self.calls.borrow().ids();
+        for id in open {
+            self.end(id, CancelReason::Client, None);
         }
     }
 

@@ -80,21 +80,22 @@ impl Drop for Delivery {
 /// stream gone.
 pub(crate) struct Tracked {
     bytes: Bytes,
-    connection: Rc<Connection>,
+    // Before the connection: it is over when all is told about it.
     delivery: Option<Rc<Delivery>>,
+    connection: Rc<Connection>,
 }
 
 impl Tracked {
     pub(crate) fn new(bytes: Bytes, connection: &Rc<Connection>, delivery: Option<Rc<Delivery>>) -> Self {
         connection.hold(bytes.len());
-        Self { bytes, connection: connection.clone(), delivery }
+        Self { bytes, delivery, connection: connection.clone() }
     }
 
     pub(crate) fn split_to(&mut self, length: usize) -> Self {
         Self {
             bytes: self.bytes.split_to(length.min(self.bytes.len())),
-            connection: self.connection.clone(),
             delivery: self.delivery.clone(),
+            connection: self.connection.clone(),
         }
     }
 }

@@ -237,6 +237,8 @@ class GateFront:
         if isinstance(self._loop, EventLoop):
             self._loop.linger_by(None)
         await self._loop.run_in_executor(None, self._server.close)
+        # What was cut off: who waits for the end of a call hears of it.
+        self._turn()
 
 
 class _GateCall:
