@@ -114,7 +114,10 @@ impl LoneCaller {
     }
 
     fn idle(&self) {
-        platform::take_least_priority();
+        if !platform::take_least_priority() {
+            // It would be in the way of everybody.
+            return;
+        }
         let mut pinned = None;
         while !self.is_over.load(Acquire) {
             if !self.is_served() {
@@ -185,9 +188,9 @@ mod platform {
         sched_getcpu()
     }
 
-    /// Linux takes the id of a thread here.
-    pub(super) fn take_least_priority() {
-        let _ = setpriority_process(Some(gettid()), LEAST);
+    /// Linux takes the id of a thread here. False where a sandbox refuses it.
+    pub(super) fn take_least_priority() -> bool {
+        setpriority_process(Some(gettid()), LEAST).is_ok()
     }
 
     /// Run there and nowhere else. Where it may not, it stays where it is.
@@ -213,7 +216,9 @@ mod platform {
         0
     }
 
-    pub(super) fn take_least_priority() {}
+    pub(super) fn take_least_priority() -> bool {
+        false
+    }
 
     pub(super) fn pin(_: usize) {}
 }
