@@ -37,7 +37,7 @@ DRAINED: Final = 5
 
 Event: TypeAlias = tuple[int, int, int, bytes, Any]
 """kind, id of the call, detail, message, and: the `Request` with CALL and OPEN, the token of a reply
-that could not be written with CANCEL, else None."""
+the client did not get with CANCEL, else None."""
 
 Reply: TypeAlias = (
     tuple[int, bytes] | tuple[int, list[bytes]] | tuple[int, list[bytes], object] | tuple[int, int, str]
@@ -45,7 +45,8 @@ Reply: TypeAlias = (
 """(id, message) or (id, messages): these and gRPC OK. (id, status, text): the end, with a status.
 
 With a third part, (id, messages, token), the token comes back with a CANCEL event when the client did
-not get them all: it was gone, or went before they were written to its connection.
+not get them all: it was gone, went before they were written to its connection, or gave the call up
+before it had read the end of them.
 """
 
 def self_signed(common_name: str, names: list[str], *, days: int) -> tuple[bytes, bytes]:

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import socket
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.gate.world import World
 
 UNARY, STREAM, BIDI = "/test.Echo/Unary", "/test.Echo/Stream", "/test.Echo/Bidi"
 OK, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = 0, 4, 8, 12, 13
+NO_ERROR, CANCEL = 0, 8  # of HTTP/2
 GZIP = [("grpc-encoding", "gzip")]
 
 
@@ -320,6 +322,41 @@ def test_a_large_reply_comes_back_when_the_connection_goes(world: World) -> None
         client.wait_data(stream, 500)
     world.wait_for(lambda look: look["seen"].get("returned") == 1)
     assert world.statistics()["bytes_replies"] == 0
+
+
+def resetting(stream: int, code: int) -> bytes:
+    """The frame, for a stream the client's library takes for over."""
+    return struct.pack(">BHBBII", 0, 4, 3, 0, stream, code)
+
+
+@pytest.mark.parametrize(("code", "returned"), [(CANCEL, 1), (NO_ERROR, 0)])
+def test_a_reply_that_had_left_when_its_client_gave_up_comes_back(
+    world: World, code: int, returned: int
+) -> None:
+    with world.client() as client:
+        stream = client.begin("/test.Echo/Deliver", b"1,300")
+        assert client.wait(stream).status == OK
+        for _ in range(2):
+            client.raw(resetting(stream, code))
+        assert client.call(UNARY, b"x").messages == [b"x"]  # what came before it was read
+        assert world.seen("returned") == returned
+
+
+def test_replies_that_left_are_kept_for_a_while_each_under_its_own_connection(world: World) -> None:
+    with world.client() as client, world.client() as other:
+        for _ in range(1_025):
+            assert len(client.call("/test.Echo/Deliver", b"1,6").messages) == 1
+        first, second = sorted(client.answers)[:2]
+        for _ in range(2):  # a stream that is not there yet cannot be reset
+            assert other.call(UNARY, b"x").messages == [b"x"]
+        other.raw(resetting(second, CANCEL))
+        assert other.call(UNARY, b"x").messages == [b"x"]
+        client.raw(resetting(first, CANCEL))
+        assert client.call(UNARY, b"x").messages == [b"x"]
+        assert world.seen("returned") == 0
+        client.raw(resetting(second, CANCEL))
+        assert client.call(UNARY, b"x").messages == [b"x"]
+        assert world.seen("returned") == 1
 
 
 def test_a_reply_that_arrives_does_not_come_back(world: World) -> None:

@@ -257,16 +257,12 @@ def test_a_drain_cuts_off_what_does_not_finish(world: World) -> None:
 
 def test_a_drain_is_over_when_every_call_it_cut_off_was_told_of() -> None:
     with World(threads=2) as world, contextlib.ExitStack() as clients:
-        for number in range(1, 5):
+        for _ in range(4):
             client = clients.enter_context(world.client())
-            for path in ("/test.Echo/HoldBidi", "/test.Echo/Hold"):
+            for path in (HOLD, HOLD_BIDI):
                 client.begin(path, b"")
             client.begin("/test.Echo/Feed", b"x" * 100_000)
-            world.wait_for(
-                lambda look, number=number: (
-                    look["seen"].get("open") == number and look["held"] == 2 * number
-                )
-            )
+        world.wait_for(lambda look: look["seen"].get("open") == 4 and look["held"] == 8)
         world.order("drain", grace_ms=0)
         world.wait_for(lambda look: look["seen"].get("drained") == 1)
         assert world.seen("cancelled_before_drained") == 12

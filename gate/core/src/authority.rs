@@ -233,6 +233,8 @@ fn ended(frame: Frame) -> Frame {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     const TWO: &str = "10.0.0.1:81,10.0.0.2:82";
     const REPAIRED: &str = "10.0.0.1:81,10.0.0.2-82";
@@ -326,5 +328,30 @@ mod tests {
     fn a_number_without_end_is_left_to_http2() {
         let frames = [frame(HEADERS, 4, &[0x7f; 1]), frame(CONTINUATION, 4, &[0xff; 40])];
         assert_eq!(passed(&frames, 5), frames.concat());
+    }
+
+    fn part_of_a_block() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            Just(by_name(TWO)),
+            Just(literal(b"\x41", TWO)),
+            Just(b"\x83".to_vec()),
+            Just(b"\x7f\xff".to_vec()),
+            vec(any::<u8>(), 0..8),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn where_the_bytes_are_cut_changes_nothing_and_only_marks_become_hyphens(
+            parts in vec((0u8..12, any::<u8>(), vec(part_of_a_block(), 0..5)), 0..6),
+            piece in 1usize..40,
+        ) {
+            let frames: Vec<_> = parts.iter().map(|(kind, flags, of)| frame(*kind, *flags, &of.concat())).collect();
+            let whole = passed(&frames, usize::MAX);
+            prop_assert_eq!(&passed(&frames, piece), &whole);
+            for (before, after) in frames.concat().iter().zip(&whole) {
+                prop_assert!(before == after || (b":[]@%/?#".contains(before) && *after == b'-'));
+            }
+        }
     }
 }

@@ -7,6 +7,7 @@
 
 use crate::config::{Limits, millis};
 use crate::gate::Shared;
+use crate::given_up::Resets;
 use crate::inbox::ConnectionFacts;
 use crate::ledger::{Ledger, SMALL_BYTES};
 use crate::reactor::Reactor;
@@ -34,6 +35,8 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// What the streams of a connection share.
 pub(crate) struct Connection {
+    /// No other of its thread has it.
+    pub(crate) number: u64,
     pub(crate) facts: Arc<ConnectionFacts>,
     pub(crate) ledger: Arc<Ledger>,
     /// One message at a time: however many come compressed, the others keep their turn.
@@ -50,10 +53,11 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    fn new(facts: ConnectionFacts, open: OpenConnection) -> Rc<Self> {
+    fn new(number: u64, facts: ConnectionFacts, open: OpenConnection) -> Rc<Self> {
         let statistics = open.0.statistics.clone();
         let limits = &open.0.config.limits;
         Rc::new(Self {
+            number,
             facts: Arc::new(facts),
             ledger: Ledger::new(statistics.clone(), limits),
             decompressing: Semaphore::new(1),
@@ -141,12 +145,13 @@ impl Drop for OpenConnection {
 pub(crate) async fn serve(reactor: Rc<Reactor>, socket: Socket, peer: String, open: OpenConnection) {
     let shared = reactor.shared.clone();
     let limits = &shared.config.limits;
-    let traffic = Traffic::new(shared.statistics.clone());
+    let number = reactor.written.next_connection();
+    let traffic = Traffic::new(shared.statistics.clone(), Resets::new(&reactor.written, number));
     let handshake = async {
         let (transport, facts) =
             establish(socket, peer, shared.config.tls, shared.tls(), traffic.clone()).await.ok()?;
         let http2 = builder(limits).handshake::<_, Tracked>(transport).await.ok()?;
-        Some((http2, Connection::new(facts, open)))
+        Some((http2, Connection::new(number, facts, open)))
     };
     let mut draining = shared.drain.subscribe();
     let hurried = async {

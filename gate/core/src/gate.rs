@@ -336,10 +336,14 @@ struct Mailbox {
 impl Mailbox {
     /// Pass on the replies that are there already.
     fn pass_replies(&mut self, reactor: &Rc<Reactor>) {
-        self.replies.by_ref().for_each(|reply| reactor.answer(reply));
+        for reply in self.replies.by_ref() {
+            reactor.answer(reply);
+        }
         while let Ok(next) = self.queue.try_recv() {
             if let ToReactor::Replies(replies) = next {
-                replies.into_iter().for_each(|reply| reactor.answer(reply));
+                for reply in replies {
+                    reactor.answer(reply);
+                }
             }
         }
     }

@@ -21,6 +21,7 @@ mod config;
 mod connection;
 pub mod frame;
 mod gate;
+mod given_up;
 mod inbox;
 mod ledger;
 mod listen;

@@ -5,6 +5,7 @@ use crate::call::Arriving;
 use crate::config::{Kind, millis};
 use crate::connection::Connection;
 use crate::gate::{FAR, Shared};
+use crate::given_up::Written;
 use crate::inbox::{CallState, CancelReason, Event, EventKind, Request, Resets};
 use crate::reply::{Delivery, Heads, Outgoing, Reply, Responder, Tracked, code, put};
 use crate::statistics::{down, up};
@@ -132,6 +133,7 @@ pub(crate) struct Reactor {
     pub(crate) shared: Arc<Shared>,
     pub(crate) heads: Heads,
     pub(crate) busy_poll: BusyPoll,
+    pub(crate) written: Rc<Written>,
     calls: RefCell<Calls>,
     resets: Arc<Resets>,
     earliest: Cell<Option<Instant>>,
@@ -148,6 +150,7 @@ impl Reactor {
         Rc::new(Self {
             heads: Heads::new(),
             busy_poll,
+            written: Written::new(shared.clone()),
             shared,
             calls: RefCell::new(Calls { thread: thread as u64, ..Calls::default() }),
             resets: Arc::default(),
@@ -237,12 +240,17 @@ impl Reactor {
             Reply::Status(..) => 0,
         };
         // Dropped on every way on which the bytes are not written.
-        let delivery = keep.map(|keep| Delivery::new(&self.shared, id, keep, bytes));
+        let delivery = keep.map(|keep| Delivery::new(&self.written, id, keep, bytes));
         let Some(slot) = self.remove(id) else { return };
         // Python has answered: nothing more is told about this call, but that it was not delivered.
         slot.state.end();
         match slot.answer {
-            Answer::Waiting(respond) => self.answer_once(respond, &slot.connection, reply, delivery),
+            Answer::Waiting(respond) => {
+                if let Some(delivery) = &delivery {
+                    delivery.goes_on(&slot.connection, &respond);
+                }
+                self.answer_once(respond, &slot.connection, reply, delivery);
+            }
             Answer::Streaming(writer) => {
                 // Without a writer the stream is gone.
                 let _ = writer.send(stream::outbound(reply, &slot.connection, delivery));

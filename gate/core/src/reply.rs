@@ -2,8 +2,7 @@
 
 use crate::config::millis;
 use crate::connection::Connection;
-use crate::gate::Shared;
-use crate::inbox::{CancelReason, Event, EventKind};
+use crate::given_up::{Place, Written};
 use crate::metadata::percent_encoded;
 use crate::reactor::Reactor;
 use crate::statistics::up;
@@ -16,7 +15,6 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::io::IoSlice;
 use std::rc::Rc;
-use std::sync::Arc;
 use tokio::time::timeout;
 
 /// gRPC status codes the gate gives by itself.
@@ -52,26 +50,40 @@ pub struct Outgoing {
     pub keep: Option<Keep>,
 }
 
-/// A reply somebody wants to know the end of. Dropped with bytes left unwritten, it says so.
+/// A reply somebody wants to know the end of. Dropped with bytes left unwritten, it says so; else it is kept
+/// for a client that gives up later.
 pub(crate) struct Delivery {
     id: u64,
     keep: Option<Keep>,
     unwritten: Cell<usize>,
-    shared: Arc<Shared>,
+    place: Cell<Option<Place>>,
+    written: Rc<Written>,
 }
 
 impl Delivery {
-    pub(crate) fn new(shared: &Arc<Shared>, id: u64, keep: Keep, bytes: usize) -> Rc<Self> {
-        Rc::new(Self { id, keep: Some(keep), unwritten: Cell::new(bytes), shared: shared.clone() })
+    pub(crate) fn new(written: &Rc<Written>, id: u64, keep: Keep, bytes: usize) -> Rc<Self> {
+        Rc::new(Self {
+            id,
+            keep: Some(keep),
+            unwritten: Cell::new(bytes),
+            place: Cell::new(None),
+            written: written.clone(),
+        })
+    }
+
+    /// The stream it goes on.
+    pub(crate) fn goes_on(&self, connection: &Connection, respond: &Responder) {
+        self.place.set(Some((connection.number, respond.stream_id().as_u32())));
     }
 }
 
 impl Drop for Delivery {
     fn drop(&mut self) {
+        let Some(keep) = self.keep.take() else { return };
         if self.unwritten.get() > 0 {
-            let mut event = Event::new(EventKind::Cancel, self.id, CancelReason::Client as u16);
-            event.keep = self.keep.take();
-            self.shared.inbox.push(event);
+            self.written.not_delivered(self.id, keep);
+        } else if let Some(place) = self.place.get() {
+            self.written.keep(place, self.id, keep);
         }
     }
 }

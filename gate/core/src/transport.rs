@@ -9,10 +9,11 @@
 
 use crate::authority::Repair;
 use crate::config::TlsMode;
+use crate::given_up::Resets;
 use crate::inbox::ConnectionFacts;
 use crate::statistics::{Statistics, up};
 use bytes::{Buf, Bytes, BytesMut};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -45,12 +46,13 @@ pub(crate) enum Socket {
 /// What went over a connection, for its own watch and for the statistics.
 pub(crate) struct Traffic {
     pub(crate) read: Cell<u64>,
+    resets: RefCell<Resets>,
     statistics: Arc<Statistics>,
 }
 
 impl Traffic {
-    pub(crate) fn new(statistics: Arc<Statistics>) -> Rc<Self> {
-        Rc::new(Self { read: Cell::new(0), statistics })
+    pub(crate) fn new(statistics: Arc<Statistics>, resets: Resets) -> Rc<Self> {
+        Rc::new(Self { read: Cell::new(0), resets: RefCell::new(resets), statistics })
     }
 }
 
@@ -306,6 +308,7 @@ impl AsyncRead for Transport {
         let fresh = buf.filled_mut().get_mut(before..).unwrap_or_default();
         let read = fresh.len() as u64;
         if read > 0 {
+            self.traffic.resets.borrow_mut().pass(fresh);
             self.repair.pass(fresh);
             self.traffic.read.set(self.traffic.read.get().wrapping_add(read));
             self.traffic.statistics.bytes_read.fetch_add(read, Relaxed);
