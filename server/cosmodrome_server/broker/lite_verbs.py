@@ -2,7 +2,8 @@
 
 Readiness is looked up, not remembered: a receive goes through the lite topics of its client
 and takes from those that have something, so no event can be lost. Each lite topic is read
-in order, one batch in flight at a time, and redelivered in place.
+in order, one batch in flight at a time, and redelivered in place. What is remembered is only
+whom news may concern: of a thousand clients that wait, those that read the lite topic.
 
 Subscriptions are kept in memory, where a group is on a lite topic in the log. So a group has its
 place on a lite topic, its beginning, in the frame of the first message that is sent while one of
@@ -11,6 +12,8 @@ its clients reads it: neither a restart nor the next client lets it begin behind
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+
+import msgspec
 
 from cosmodrome_server.broker.operation_verbs import OperationVerbs
 from cosmodrome_server.broker.receive_verbs import INFLIGHT_ATTRIBUTE
@@ -38,7 +41,7 @@ from cosmodrome_server.model import wire
 from cosmodrome_server.model.lite import LiteAction, LiteChange, LiteStart
 from cosmodrome_server.model.log import MessageRecord
 from cosmodrome_server.model.message import Delivery, NewMessage
-from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery
+from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
 from cosmodrome_server.model.topic import LITE_PREFIX, Topic, TopicType
 
 _LITE = TopicType.LITE
@@ -49,6 +52,22 @@ _DELETED_PER_TURN = 50
 _DELETE_MORE_MS = 50
 # An idle lite topic lives at least so long, whatever its parent says.
 _EXPIRATION_MIN_MS = 900_000
+# Waiters served in one turn of the loop; the rest is served in the next.
+_SERVED_PER_TURN = 64
+
+
+class _News(msgspec.Struct):
+    """What happened since those who wait at a place were last looked through.
+
+    Attributes:
+        names: Lite topics with something new.
+        clients: Who may get something, whatever it reads.
+        is_for_all: Everybody may: the group had as much in flight as it allows.
+    """
+
+    names: set[str] = msgspec.field(default_factory=set)
+    clients: set[str] = msgspec.field(default_factory=set)
+    is_for_all: bool = False
 
 
 class LiteVerbs(OperationVerbs):
@@ -61,6 +80,7 @@ class LiteVerbs(OperationVerbs):
         self._lite_swept = 0
         # Lite topic id → parent topic id, in the order they were created.
         self._parents: dict[int, int] = {}
+        self._news: dict[Place, _News] = {}
         for state in self._shard.catalogue.topics.values():
             self._note_lite(state)
 
@@ -172,7 +192,8 @@ class LiteVerbs(OperationVerbs):
             raise
         for client_id, lite_topic in outcome.evictions:
             self._events.lite_unsubscribed(client_id, change.group, lite_topic)
-        self._to_wake[group.group_id, parent.topic_id, ANY_QUEUE] = None
+        place = group.group_id, parent.topic_id, ANY_QUEUE
+        self._news_at(place).clients.add(change.client_id)
         self._commit.touch()
 
     def _begin(
@@ -203,7 +224,7 @@ class LiteVerbs(OperationVerbs):
             self._put(SetOffset(self._shard.lease_ms, *place, start))
 
     def _has_begun(self, group: GroupState, state: TopicState) -> bool:
-        return self._shard.consumptions.find((group.group_id, state.topic_id, 0)) is not None
+        return (group.group_id, state.topic_id) in self._shard.consumptions.by_pair
 
     def _begin_lite(
         self, group: GroupState, name: str, change: LiteChange, *, is_known: bool
@@ -262,7 +283,8 @@ class LiteVerbs(OperationVerbs):
                 )
                 deliveries += self._carry_out(plan, group, parent)
                 if plan.is_more:
-                    self._to_wake[self._place(group, parent, query)] = None
+                    place = self._place(group, parent, query)
+                    self._news_at(place).clients.add(query.client_id)
                     self._commit.touch()
             except (StoreFull, ReadFailed):
                 # Of this one there is nothing now. What has its lease is delivered: else this
@@ -305,12 +327,20 @@ class LiteVerbs(OperationVerbs):
             return
         self._lite_turn += 1
         turn = self._lite_turn % len(states)
+        by_pair, group_id = self._shard.consumptions.by_pair, group.group_id
         for state in (*states[turn:], *states[:turn]):
-            progress = self._shard.consumptions.find((group.group_id, state.topic_id, 0))
-            cursor = 0 if progress is None else progress.cursor
-            if progress is not None and progress.leases:
+            end = state.next_offsets[0]
+            consumption = by_pair.get((group_id, state.topic_id))
+            if consumption is None:
+                if end:
+                    yield state, None
                 continue
-            if state.next_offsets[0] > cursor or (progress is not None and progress.ready):
+            # A client may read all that there are: only what is awake is an object.
+            progress = consumption.awake.get(0)
+            if progress is None:
+                if end > consumption.cursor(0):
+                    yield state, consumption.at(0)
+            elif not progress.leases and (end > progress.cursor or progress.ready):
                 yield state, progress
 
     def _subscribed(
@@ -320,7 +350,8 @@ class LiteVerbs(OperationVerbs):
         if held is None:
             return []
         if rules_of(group.group, self._settings.lite_subscriptions_per_client).is_wildcard:
-            return [state for _, state in self._lite_topics_of(parent)]
+            topics_by_id, parent_id = self._shard.catalogue.topics_by_id, parent.topic_id
+            return [topics_by_id[lite] for lite, of in self._parents.items() if of == parent_id]
         topics = self._shard.catalogue.topics
         names = (lite_topic_name(parent.topic.name, name) for name in held.names)
         return [state for name in names if (state := topics.get(name)) is not None]
@@ -333,19 +364,57 @@ class LiteVerbs(OperationVerbs):
             return group.group_id, topic.topic_id, ANY_QUEUE
         return super()._place(group, topic, query)
 
+    def _news_at(self, place: Place) -> _News:
+        news = self._news.get(place)
+        if news is None:
+            news = self._news[place] = _News()
+        return news
+
     def _collect_wakes(self) -> None:
-        for topic_id, _ in list(self._shard.arrived):
-            if topic_id in self._parents:
-                self._shard.arrived[self._parents[topic_id], ANY_QUEUE] = None
-        for group_id, topic_id, _ in list(self._shard.consumptions.became_ready):
-            if topic_id in self._parents:
-                self._to_wake[group_id, self._parents[topic_id], ANY_QUEUE] = None
+        for topic_id, _ in self._shard.arrived:
+            parent_id = self._parents.get(topic_id)
+            if parent_id is not None:
+                for place in self._polling.places_of(parent_id):
+                    self._news_at(place).names.add(self._lite_name(topic_id))
+        for group_id, topic_id, _ in self._shard.consumptions.became_ready:
+            parent_id = self._parents.get(topic_id)
+            if parent_id is not None:
+                news = self._news_at((group_id, parent_id, ANY_QUEUE))
+                news.names.add(self._lite_name(topic_id))
+                group = self._shard.catalogue.groups_by_id[group_id].group
+                news.is_for_all = INFLIGHT_ATTRIBUTE in group.attributes
         super()._collect_wakes()
 
-    def _wakes_each(self, topic_id: int) -> bool:
-        """Whether a waiter that finds nothing says nothing about the next one."""
-        state = self._shard.catalogue.topics_by_id.get(topic_id)
-        return state is not None and state.topic.topic_type is TopicType.LITE
+    def _lite_name(self, lite_id: int) -> str:
+        name = self._shard.catalogue.topics_by_id[lite_id].topic.name
+        return name[len(lite_topic_name(parent_of(name), "")) :]
+
+    def _wake(self) -> None:
+        super()._wake()
+        news, self._news = self._news, {}
+        budget = _SERVED_PER_TURN
+        for place, what in news.items():
+            group = self._shard.catalogue.groups_by_id.get(place[0])
+            waiters = self._polling.at(place) if group is not None else ()
+            is_wildcard = group is not None and self._rules(group).is_wildcard
+            for waiter in waiters:
+                assert isinstance(waiter, Waiter), "pulls wait elsewhere"
+                if not (is_wildcard or self._concerns(what, waiter.query)):
+                    continue
+                if not budget:
+                    self._news[place] = what
+                    self._commit.touch()
+                    break
+                if self._serve(waiter):
+                    budget -= 1
+                elif is_wildcard:
+                    break  # Nor is there anything for the next one.
+
+    def _concerns(self, news: _News, query: ReceiveQuery) -> bool:
+        if news.is_for_all or query.client_id in news.clients:
+            return True
+        held = self._lite.of(query.group, query.client_id)
+        return held is not None and not news.names.isdisjoint(held.names)
 
     # Ending
 

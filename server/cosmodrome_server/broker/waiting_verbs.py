@@ -146,8 +146,6 @@ class WaitingVerbs(ReceiveVerbs):
         to_wake, self._to_wake = self._to_wake, {}
         budget = _SERVED_PER_TURN
         for place in to_wake:
-            if self._wakes_each(place[1]):
-                budget = self._wake_each(place, budget)
             most = 1
             while budget and (served := self._serve_first(place, min(most, budget))):
                 budget -= served
@@ -155,16 +153,6 @@ class WaitingVerbs(ReceiveVerbs):
             if not budget:
                 self._to_wake[place] = None
                 self._commit.touch()
-
-    def _wakes_each(self, topic_id: int) -> bool:
-        """Whether a waiter that finds nothing says nothing about the next one."""
-        raise NotImplementedError
-
-    def _wake_each(self, place: Place, budget: int) -> int:
-        for waiter in self._polling.at(place):
-            if budget and self._serve(waiter):
-                budget -= 1
-        return budget
 
     def _serve_first(self, place: Place, most: int) -> int:
         """Try to answer up to so many of those who wait longest; how many were."""

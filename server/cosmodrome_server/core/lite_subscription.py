@@ -78,13 +78,13 @@ class LiteSubscription(msgspec.Struct):
 
     Attributes:
         names: The lite topics, in the order they were added.
-        evicted: Those another client took over.
+        evicted: Those another client took over, as many of the last as the client may read.
         version: Of the last change.
         heard_ms: When it was last said.
     """
 
     names: dict[str, None] = msgspec.field(default_factory=dict)
-    evicted: set[str] = msgspec.field(default_factory=set)
+    evicted: dict[str, None] = msgspec.field(default_factory=dict)
     version: int = 0
     heard_ms: int = 0
 
@@ -161,7 +161,8 @@ class LiteSubscriptions:
             self._clients[change.group] += 1
         held.version, held.heard_ms = max(held.version, change.version), now_ms
         if change.action is LiteAction.PARTIAL_ADD:
-            held.evicted.difference_update(change.lite_topics)
+            for name in change.lite_topics:
+                held.evicted.pop(name, None)
         for name in removed:
             self._remove(key, name)
         # A client that says its whole set has not changed its mind about what is not in it.
@@ -180,7 +181,7 @@ class LiteSubscriptions:
             return LiteOutcome(added), []
         again = [(change.client_id, name) for name in added if name in held.evicted]
         outcome = LiteOutcome([name for name in added if name not in held.evicted], again)
-        held.evicted.intersection_update(names)
+        held.evicted = {name: None for name in held.evicted if name in names}
         return outcome, [name for name in held.names if name not in names]
 
     def _check_quota(self, change: LiteChange, rules: LiteRules, after: int) -> None:
@@ -209,7 +210,7 @@ class LiteSubscriptions:
             owner = self._owners.get((group, name))
             if owner is not None and owner != client_id:
                 self._remove((group, owner), name)
-                self._of[group, owner].evicted.add(name)
+                self._evict(self._of[group, owner], name, rules.client_quota)
                 outcome.evictions.append((owner, name))
                 if rules.is_reset_on_eviction:
                     outcome.restarted.append(name)
@@ -217,6 +218,13 @@ class LiteSubscriptions:
         self._of[key].names[name] = None
         self._readers[group, name] += 1
         self._count += 1
+
+    @staticmethod
+    def _evict(held: LiteSubscription, name: str, quota: int) -> None:
+        held.evicted.pop(name, None)
+        if len(held.evicted) >= max(1, quota):
+            del held.evicted[next(iter(held.evicted))]
+        held.evicted[name] = None
 
     def _remove(self, key: tuple[str, str], name: str) -> None:
         group, client_id = key

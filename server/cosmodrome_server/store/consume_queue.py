@@ -100,6 +100,8 @@ class ConsumeQueues:
         self._resting = QueueColumns()
         self._sealed = SealedSegments(files, directory, rebuild)
         self._awake_max = self._lay_at = awake_max
+        # No queue that was ever awake has a number as high.
+        self._queue_ids = 0
         self._dropped = array("Q")
         self._holes_allowed = True
         self._active_base = 0
@@ -213,6 +215,7 @@ class ConsumeQueues:
         if resting is None:
             resting = RestingQueue(0, 0, UNKNOWN, array("Q"))
         queue = self._queues[key] = _Queue(resting)
+        self._queue_ids = max(self._queue_ids, (key & 0xFFFFFFFF) + 1)
         return queue
 
     def _lay_down(self) -> None:
@@ -245,7 +248,11 @@ class ConsumeQueues:
     def drop(self, topic_id: int) -> None:
         """Forget the queues of a topic."""
         first, end = key_of(topic_id, 0), key_of(topic_id + 1, 0)
-        awake = [key for key in self._queues if first <= key < end]
+        # Thousands of topics of one queue may go at once, and thousands of queues be awake.
+        keys: Iterable[int] = range(first, first + self._queue_ids)
+        if self._queue_ids > len(self._queues):
+            keys = list(self._queues)
+        awake = [key for key in keys if first <= key < end and key in self._queues]
         for key in awake:
             del self._queues[key]
         dropped = self._resting.drop(first, end)

@@ -7,6 +7,7 @@ from typing import NoReturn
 import pytest
 from msgspec.structs import replace
 
+from cosmodrome_server.broker import lite_verbs
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.core import consumptions
 from cosmodrome_server.errors import (
@@ -146,6 +147,42 @@ def test_a_group_has_so_many_in_flight_as_it_says_of_all_lite_topics_together() 
         assert [len(more) for more in given] == [1]
 
     run(scenario, inflight_max="4")
+
+
+def test_room_that_one_client_makes_is_news_for_all_others() -> None:
+    async def scenario(world: World, events: Events) -> None:
+        sync(world, "ann", "a")
+        sync(world, "bob", "b")
+        await world.send("chat", lite("a", b"a1"), lite("b", b"b1"))
+        (first,) = receive(world, "ann")
+        given: list[Delivery] = []
+        query = ReceiveQuery("room", "chat", ANY_QUEUE, "bob", 32, 10_000)
+        world.broker.wait(Waiter(query, world.clocks.run_ms + 5_000, given.extend))
+        await world.settle()
+        assert given == []
+        world.broker.ack("room", "chat", first.receipt_handle)
+        await world.settle()
+        assert bodies(given) == [b"b1"]
+
+    run(scenario, inflight_max="1")
+
+
+def test_more_clients_than_one_turn_serves_are_served_in_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lite_verbs, "_SERVED_PER_TURN", 1)
+
+    async def scenario(world: World, events: Events) -> None:
+        given: list[Delivery] = []
+        for name in ("a", "b", "c"):
+            sync(world, name, name)
+            query = ReceiveQuery("room", "chat", ANY_QUEUE, name, 32, 10_000)
+            world.broker.wait(Waiter(query, world.clocks.run_ms + 5_000, given.extend))
+        await world.send("chat", *(lite(name, name.encode()) for name in ("a", "b", "c")))
+        await world.settle()
+        assert sorted(bodies(given)) == [b"a", b"b", b"c"]
+
+    run(scenario)
 
 
 def test_a_match_behind_many_messages_of_other_tags_is_not_waited_for() -> None:

@@ -47,6 +47,19 @@ def test_a_complete_set_replaces_the_one_before() -> None:
     assert len(subscriptions) == 0
 
 
+def test_of_what_was_taken_from_a_client_only_the_last_is_remembered() -> None:
+    subscriptions = LiteSubscriptions(100)
+    for number in range(20):
+        add(subscriptions, "a", f"t{number}")
+        add(subscriptions, "b", f"t{number}")
+        subscriptions.change(change("b", LiteAction.PARTIAL_REMOVE, f"t{number}"), EXCLUSIVE, 0)
+
+    held = subscriptions.of("group", "a")
+
+    assert held is not None
+    assert list(held.evicted) == ["t16", "t17", "t18", "t19"]
+
+
 def test_an_exclusive_lite_topic_goes_to_the_newest_and_the_one_before_is_told() -> None:
     subscriptions = LiteSubscriptions(100)
     add(subscriptions, "a", "x")
