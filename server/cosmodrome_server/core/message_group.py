@@ -28,6 +28,10 @@ from cosmodrome_server.model.log import MessageRecord, QueueReader
 # Messages of one queue held back for their groups before the scan stops. 4 leases' worth:
 # beyond it a stuck group is better seen as lag than as memory.
 HELD_MAX = 2_048
+# Messages of one queue in flight before it gives more: each receive looks at the groups of all.
+INFLIGHT_MAX = 8_192
+# New messages one receive reads, of all queues, before it lets others have a turn of the loop.
+_READ_MAX = 4_096
 _NAMES_MAX = 50_000
 
 MessageKey = tuple[int, int, int]
@@ -69,6 +73,7 @@ class FifoPlanner:
         self._reader = reader
         self._groups = groups
         self._room = demand.room
+        self._read_left = _READ_MAX
 
     @property
     def plan(self) -> ReceivePlan:
@@ -82,6 +87,8 @@ class FifoPlanner:
 
     def receive(self, progress: Progress, end: int) -> None:
         """Take from one queue, which ends before `end`."""
+        if progress.inflight >= INFLIGHT_MAX:
+            return
         blocked = {
             self._groups.name_of(self._planner, progress, queue_offset)
             for lease in progress.leases
@@ -90,7 +97,8 @@ class FifoPlanner:
         self._take_ready(progress, blocked)
         if self._room and end > progress.cursor and len(progress.ready) < HELD_MAX:
             start = self._pass_gone(progress, end)
-            stop = min(end, start + LEASE_SPAN)
+            stop = min(end, start + min(LEASE_SPAN, self._read_left))
+            self._read_left -= stop - start
             self._take_fresh(progress, blocked, start, stop)
             self.plan.is_more = self.plan.is_more or stop < end
 

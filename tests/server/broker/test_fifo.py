@@ -3,6 +3,7 @@
 import pytest
 
 from cosmodrome_server.broker.receive_verbs import INFLIGHT_ATTRIBUTE
+from cosmodrome_server.core import message_group
 from cosmodrome_server.errors import InvalidReceiptHandle
 from cosmodrome_server.model.filter import Filter
 from cosmodrome_server.model.group import Group
@@ -193,5 +194,40 @@ def test_held_messages_survive_a_restart(run: Run) -> None:
         assert world.receive("steps", "ledger") == []
         world.broker.ack("ledger", "steps", first.receipt_handle)
         assert bodies(world.receive("steps", "ledger")) == [b"A2"]
+
+    run(scenario)
+
+
+def test_a_queue_gives_no_more_than_each_receive_can_look_through(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_group, "INFLIGHT_MAX", 3)
+
+    async def scenario(world: World) -> None:
+        await send_steps(world, "A1", "B1", "C1", "D1", "E1")
+        first = world.receive("steps", "ledger", 2)
+        assert bodies(first + world.receive("steps", "ledger", 1)) == [b"A1", b"B1", b"C1"]
+        assert world.receive("steps", "ledger") == []
+        world.broker.ack("ledger", "steps", first[0].receipt_handle)
+        assert bodies(world.receive("steps", "ledger")) == [b"D1", b"E1"]
+
+    run(scenario)
+
+
+def test_a_receive_that_read_enough_goes_on_in_the_next_turn(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_group, "_READ_MAX", 2)
+
+    async def scenario(world: World) -> None:
+        await send_steps(world, "A1", "A2", "A3", "B1")
+        got: list[Delivery] = []
+        (first,) = world.receive("steps", "ledger", 1)
+        waiter = Waiter(
+            ReceiveQuery("ledger", "steps", ANY_QUEUE, "client", 32, 10_000), 1 << 40, got.extend
+        )
+        world.broker.wait(waiter)
+        await world.settle()
+        assert bodies([first, *got]) == [b"A1", b"B1"]
 
     run(scenario)
