@@ -103,13 +103,13 @@ class OperationVerbs(TimerVerbs):
 
     def waiting(self) -> Waiting:
         """See `Operations`; delayed messages are counted together, under ""."""
-        half: dict[str, int] = {}
-        parked: dict[str, int] = {}
         topics = self._shard.catalogue.topics_by_id
-        for message in self._shard.transactions:
-            counts = parked if self._shard.transactions.is_parked(message) else half
-            name = topics[message.key[0]].topic.name
-            counts[name] = counts.get(name, 0) + 1
+        counts = {
+            topics[topic_id].topic.name: both
+            for topic_id, both in self._shard.transactions.counts().items()
+        }
+        half = {name: asked for name, (asked, _) in counts.items() if asked}
+        parked = {name: left for name, (_, left) in counts.items() if left}
         timers, now_ms = self._shard.timers, self._now()
         delayed = len(timers)
         return Waiting(

@@ -151,9 +151,13 @@ class Transactions:
 
     def __init__(self, rules: TransactionRules | None = None) -> None:
         self._rules = rules or TransactionRules()
-        # In the order of their positions, but for those taken back at start.
+        # In the order of their positions.
         self._open: dict[Key, HalfMessage] = {}
+        # Topic id → how many of them, and how many of those are parked.
+        self._counts: dict[int, list[int]] = {}
         self._resolved: dict[Key, tuple[int, bool]] = {}
+        # Topics of which one was ever remembered.
+        self._resolving: set[int] = set()
         # (when to look, position, key); entries of what changed since are passed over.
         self._schedule: list[tuple[int, int, Key]] = []
         self._dirty: dict[bytes, None] = {}
@@ -163,7 +167,11 @@ class Transactions:
 
     def __iter__(self) -> Iterator[HalfMessage]:
         """Half messages, oldest first."""
-        return iter(sorted(self._open.values(), key=lambda half: half.position))
+        return iter(self._open.values())
+
+    def counts(self) -> dict[int, tuple[int, int]]:
+        """Topic id → how many of its half messages are asked about, and how many are parked."""
+        return {topic: (both - parked, parked) for topic, (both, parked) in self._counts.items()}
 
     def find(self, key: Key) -> HalfMessage | None:
         """The open half message of a key; None if there is none."""
@@ -179,7 +187,7 @@ class Transactions:
 
     def oldest_position(self) -> int | None:
         """Where the first open half message lies: retention must leave it. None for none."""
-        return min((half.position for half in self._open.values()), default=None)
+        return next((half.position for half in self._open.values()), None)
 
     # Planning
 
@@ -233,7 +241,7 @@ class Transactions:
     def apply_half(self, transaction_id: str, record: MessageRecord, position: int) -> None:
         """A half message was stored."""
         key = (record.topic_id, transaction_id)
-        self._open.pop(key, None)
+        self._close(key)
         self._resolved.pop(key, None)
         half = HalfMessage(
             key,
@@ -243,15 +251,31 @@ class Transactions:
             record.queue_id,
             record.tag_hash,
         )
-        self._open[key] = half
+        self._add(half)
         self._watch(half, half.check_ms)
         self._soil(key)
+
+    def _add(self, half: HalfMessage) -> None:
+        self._open[half.key] = half
+        counts = self._counts.setdefault(half.key[0], [0, 0])
+        counts[0] += 1
+        counts[1] += self.is_parked(half)
+
+    def _close(self, key: Key) -> None:
+        half = self._open.pop(key, None)
+        if half is not None:
+            counts = self._counts[key[0]]
+            counts[0] -= 1
+            counts[1] -= self.is_parked(half)
+            if not counts[0]:
+                del self._counts[key[0]]
 
     def apply_end(self, record: EndTransaction) -> None:
         """A half message was resolved; whoever applies a commit gives it its place."""
         key = (record.topic_id, record.transaction_id)
-        self._open.pop(key, None)
+        self._close(key)
         self._resolved.pop(key, None)
+        self._resolving.add(record.topic_id)
         self._resolved[key] = (record.store_timestamp_ms, record.is_commit)
         self._soil(key)
         self._forget(record.store_timestamp_ms)
@@ -261,19 +285,24 @@ class Transactions:
         key = (record.topic_id, record.transaction_id)
         self._soil(key)
         if record.kind is RecordKind.EXPIRE:
-            self._open.pop(key, None)
+            self._close(key)
             return
         half = self._open.get(key)
         if half is not None:
             half.checks += 1
+            self._counts[key[0]][1] += half.checks == self._rules.checks_max
             half.check_ms = record.now_ms
             self._watch(half, self._following_ms(half))
 
     def drop_topic(self, topic_id: int) -> None:
         """Forget what belongs to a deleted topic."""
-        for half in [key for key in self._open if key[0] == topic_id]:
-            del self._open[half]
-            self._soil(half)
+        if topic_id in self._counts:
+            for half in [key for key in self._open if key[0] == topic_id]:
+                self._close(half)
+                self._soil(half)
+        if topic_id not in self._resolving:
+            return  # Lite topics are deleted by the thousand.
+        self._resolving.discard(topic_id)
         for resolved in [key for key in self._resolved if key[0] == topic_id]:
             del self._resolved[resolved]
             self._soil(resolved)
@@ -293,15 +322,15 @@ class Transactions:
         """Forget resolutions of long ago; they are in the order of their time."""
         while self._resolved:
             key, (resolved_ms, _) = next(iter(self._resolved.items()))
+            is_old = resolved_ms + self._rules.remember_ms <= now_ms
+            if not is_old and len(self._resolved) <= self._rules.remembered_max:
+                return
             # Of one time the smallest key: the order in which rows come back is all that
             # a start knows of the order in which they were resolved.
             for other, (other_ms, _) in self._resolved.items():
                 if other_ms != resolved_ms:
                     break
                 key = min(key, other)
-            is_old = resolved_ms + self._rules.remember_ms <= now_ms
-            if not is_old and len(self._resolved) <= self._rules.remembered_max:
-                return
             del self._resolved[key]
             self._soil(key)
 
@@ -333,15 +362,18 @@ class Transactions:
     def restore(self, key: bytes, value: bytes) -> None:
         """Take back one row; `restored` follows the last."""
         if key[:1] == RESOLVED_PREFIX:
-            self._resolved[_key_of(key)] = _RESOLVED.unpack(value)
+            name = _key_of(key)
+            self._resolved[name] = _RESOLVED.unpack(value)
+            self._resolving.add(name[0])
             return
         position, stored_ms, check_ms, queue_id, tag_hash, checks = _HALF.unpack(value)
         half = HalfMessage(_key_of(key), position, stored_ms, check_ms, queue_id, tag_hash, checks)
-        self._open[half.key] = half
+        self._add(half)
         self._watch(half, self._following_ms(half))
 
     def restored(self) -> None:
-        """All rows are back: put resolutions in the order of their time."""
+        """All rows are back: put both in their order."""
+        self._open = dict(sorted(self._open.items(), key=lambda item: item[1].position))
         self._resolved = dict(
             sorted(self._resolved.items(), key=lambda item: (item[1][0], item[0]))
         )

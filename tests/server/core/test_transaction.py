@@ -282,6 +282,14 @@ class TransactionMachine(RuleBasedStateMachine):
         listed = {half.key[1]: half.checks for half in self.shell.transactions}
         assert listed == {name: entry[2] for name, entry in self.open.items()}
 
+    @invariant()
+    def they_are_counted_and_in_their_order(self) -> None:
+        halves = list(self.shell.transactions)
+        assert [half.position for half in halves] == sorted(half.position for half in halves)
+        parked = sum(map(self.shell.transactions.is_parked, halves))
+        counts = {TOPIC: (len(halves) - parked, parked)} if halves else {}
+        assert self.shell.transactions.counts() == counts
+
 
 TransactionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 test_transactions_behave_as_two_dictionaries: Any = TransactionMachine.TestCase
