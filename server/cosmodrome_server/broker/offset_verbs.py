@@ -27,6 +27,10 @@ from cosmodrome_server.model.queries import (
 
 # Offsets one pull looks at for messages that match.
 _PULL_SCAN_MAX = 16_384
+# What one pull reads of messages that do not match, each counted with what reading any costs: a
+# filter that nothing matches must not hold the loop.
+_PULL_PASSED_BYTES_MAX = 8 << 20
+_READ_COST_BYTES = 2_048
 # About how many bytes of bodies one pull returns.
 _PULL_BYTES_MAX = 4 << 20
 # Messages one pull reads together, as long as their bodies have fewer bytes on average: 32 large
@@ -150,25 +154,28 @@ class OffsetVerbs(WaitingVerbs):
             if hashes is None
             else self._log.tag_hashes(state.topic_id, query.queue_id, at, end)
         )
-        while at < end and len(found) < query.max_messages and room > 0:
+        matches, passed = self._shard.matchers.of(query.filter).matches, _PULL_PASSED_BYTES_MAX
+        while at < end and len(found) < query.max_messages and room > 0 and passed > 0:
             if stored is None or hashes is None or stored[at - query.queue_offset] in hashes:
-                message = self._read(state, query, at)
-                if message is not None:
-                    found.append(message)
-                    room -= len(message.body)
+                record = self._record(state, query, at)
+                if record is not None and matches(record):
+                    found.append(_stored(query, at, record))
+                    room -= len(record.body)
+                elif record is not None:
+                    passed -= _READ_COST_BYTES + len(record.body)
             at += 1
         return Pulled(found, at)
 
     def _read(self, state: TopicState, query: PullQuery, at: int) -> StoredMessage | None:
-        queue = (state.topic_id, query.queue_id)
+        record = self._record(state, query, at)
+        return None if record is None else _stored(query, at, record)
+
+    def _record(self, state: TopicState, query: PullQuery, at: int) -> MessageRecord | None:
         try:
-            record = self._log.read(*queue, at)
+            return self._log.read(state.topic_id, query.queue_id, at)
         except (CorruptFrame, MessageNotFound) as error:
             self._counters.lost_messages += isinstance(error, CorruptFrame)
             return None
-        if not self._shard.matchers.of(query.filter).matches(record):
-            return None
-        return _stored(query, at, record)
 
     def _notice_reset(self, state: TopicState, query: PullQuery) -> None:
         """A consumer that pulls where its group was reset to knows of it: commits count again."""

@@ -30,8 +30,10 @@ from cosmodrome_server.model.log import MessageRecord, QueueReader
 HELD_MAX = 2_048
 # Messages of one queue in flight before it gives more: each receive looks at the groups of all.
 INFLIGHT_MAX = 8_192
-# New messages one receive reads, of all queues, before it lets others have a turn of the loop.
+# New messages one receive looks at, of all queues, before it lets others have a turn of the loop,
+# and the bytes of those it does not take.
 _READ_MAX = 4_096
+_PASSED_BYTES_MAX = 8 << 20
 _NAMES_MAX = 50_000
 
 MessageKey = tuple[int, int, int]
@@ -74,6 +76,7 @@ class FifoPlanner:
         self._groups = groups
         self._room = demand.room
         self._read_left = _READ_MAX
+        self._passed_left = _PASSED_BYTES_MAX
 
     @property
     def plan(self) -> ReceivePlan:
@@ -99,8 +102,8 @@ class FifoPlanner:
             start = self._pass_gone(progress, end)
             stop = min(end, start + min(LEASE_SPAN, self._read_left))
             self._read_left -= stop - start
-            self._take_fresh(progress, blocked, start, stop)
-            self.plan.is_more = self.plan.is_more or stop < end
+            at = self._take_fresh(progress, blocked, start, stop)
+            self.plan.is_more = self.plan.is_more or at < end
 
     def repeat(self, progresses: Iterable[Progress]) -> bool:
         """Take over all that is left of the receive of this name, of every queue it was from."""
@@ -175,24 +178,27 @@ class FifoPlanner:
         self._planner.take(pop, [])
         return first
 
-    def _take_fresh(self, progress: Progress, blocked: set[str], base: int, end: int) -> None:
+    def _take_fresh(self, progress: Progress, blocked: set[str], base: int, end: int) -> int:
+        """Look at new messages of [base, end); return up to where."""
         # Held messages of a group must go before its new ones, also when the filter or the
         # batch passed them over in this very receive.
         blocked = blocked | self._held_groups(progress)
         found: Found = []
         mask = held = 0
         at = base
-        while at < end and self._room:
+        while at < end and self._room and self._passed_left > 0:
             record = self._planner.read(progress, at)
             if record is not None and self._matcher.matches(record):
                 _, topic_id, queue_id = progress.place
                 name = self._groups.remember((topic_id, queue_id, at), record)
-                if name in blocked:
-                    held |= 1 << (at - base)
-                else:
+                if name not in blocked:
                     mask |= 1 << (at - base)
                     found.append((at, record))
                     self._room -= 1
+                    at += 1
+                    continue
+                held |= 1 << (at - base)
+            self._passed_left -= 0 if record is None else len(record.body)
             at += 1
         if at > base:
             pop = self._pop(progress, base, mask, 1)
@@ -200,6 +206,7 @@ class FifoPlanner:
             pop.held = held
             self._planner.take(pop, found)
         self.plan.is_more = self.plan.is_more or not self._room
+        return at
 
     def _held_groups(self, progress: Progress) -> set[str]:
         taken = {queue_offset for _, found in self.plan.takes for queue_offset, _ in found}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cosmodrome_server.broker import offset_verbs
 from cosmodrome_server.errors import (
     BadRequest,
     CorruptFrame,
@@ -9,6 +10,7 @@ from cosmodrome_server.errors import (
     InvalidReceiptHandle,
     OffsetNotFound,
 )
+from cosmodrome_server.model.filter import Filter, FilterType
 from cosmodrome_server.model.group import ConsumeFrom, Group
 from cosmodrome_server.model.log import MessageRecord
 from cosmodrome_server.model.queries import Pulled, PullQuery, PullWaiter, QueueBounds
@@ -44,6 +46,25 @@ def test_a_pull_reads_what_it_may_and_says_where_to_go_on(run: Run) -> None:
         assert whole.next_offset == 153
         rest = world.broker.pull(PullQuery("", "line", 0, 153, 150))
         assert (len(rest.messages), rest.next_offset) == (47, 200)
+
+    run(scenario)
+
+
+def test_a_pull_that_read_enough_of_what_does_not_match_says_where_to_go_on(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offset_verbs, "_PULL_PASSED_BYTES_MAX", 4_097)
+
+    async def scenario(world: World) -> None:
+        world.broker.create_topic(Topic("line", queues=1))
+        await world.send("line", *(new_message(name) for name in (b"a", b"b", b"c", b"d")))
+        await world.send("line", new_message(b"e", tag="wanted"))
+        wanted = Filter(FilterType.SQL, "TAGS = 'wanted'")
+        first = world.broker.pull(PullQuery("", "line", 0, 0, 32, wanted))
+        assert (first.messages, first.next_offset) == ([], 2)
+        second = world.broker.pull(PullQuery("", "line", 0, 2, 32, wanted))
+        third = world.broker.pull(PullQuery("", "line", 0, second.next_offset, 32, wanted))
+        assert [message.body for message in second.messages + third.messages] == [b"e"]
 
     run(scenario)
 
