@@ -5,6 +5,7 @@ thread by KeyboardInterrupt cancels what it waited for.
 """
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Coroutine
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 from cosmodrome._client import channels
 from cosmodrome.errors import NotRunning
 
+_log = logging.getLogger("cosmodrome")
 Result = TypeVar("Result")
 
 
@@ -27,7 +29,12 @@ class Portal:
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        while True:
+            try:
+                self._loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                # Of a listener or a hook: it ends their task, not the clients of everybody.
+                _log.exception("something on the SDK's loop tried to end the process")
 
     @property
     def is_here(self) -> bool:

@@ -18,7 +18,6 @@ from datetime import timedelta
 from itertools import chain
 from typing import Self, overload
 
-from cosmodrome._client import meters
 from cosmodrome._client.client import Client
 from cosmodrome._client.consumer import seconds_or_delta
 from cosmodrome._client.in_flight import InFlight
@@ -170,6 +169,7 @@ class Producer(Client):
         size = len(wire.body)
         if not self._in_flight.try_take(size):
             await self._in_flight.take(size)
+        self._remember(message, wire)
         return await self._outbox.add(message, wire, size)
 
     def send_nowait(self, message: Message) -> "asyncio.Future[SendReceipt]":
@@ -197,6 +197,7 @@ class Producer(Client):
         wire = self._encode(message)
         size = len(wire.body)
         self._in_flight.take_now(size)
+        self._remember(message, wire)
         return self._outbox.add(message, wire, size)
 
     def _send_context(self, messages: Sequence[Message]) -> HookContext:
@@ -254,9 +255,12 @@ class Producer(Client):
             raise PayloadTooLarge(
                 f"the body has {len(wire.body)} bytes, the broker takes {self._told.body_bytes_max}"
             )
+        return wire
+
+    def _remember(self, message: Message, wire: pb.Message) -> None:
+        """Keep what the selector is asked about; `_exchange`, which always follows, forgets it."""
         if self._selector is not None:
             self._unplaced[wire.system_properties.message_id] = message
-        return wire
 
     async def _exchange(
         self, topic: str, kind: MessageType, wires: list[pb.Message]
@@ -266,8 +270,13 @@ class Producer(Client):
             outcomes = await self._exchanged(topic, await self._know(topic, kind), kind, wires)
         except CosmodromeError as error:
             outcomes = [error] * len(wires)
+        finally:
+            for wire in wires if self._unplaced else ():
+                self._unplaced.pop(wire.system_properties.message_id, None)
         if self._meters.is_on:
-            self._measure_sends(topic, outcomes, started_s)
+            took_ms = (asyncio.get_running_loop().time() - started_s) * 1000
+            failed = sum(isinstance(outcome, CosmodromeError) for outcome in outcomes)
+            self._meters.take_sends(topic, took_ms, failed=failed, sent=len(outcomes) - failed)
         return outcomes
 
     async def _exchanged(
@@ -279,18 +288,11 @@ class Producer(Client):
             return await self._sender.send(topic, wires)
         return await self._exchange_ordered(topic, found, wires)
 
-    def _measure_sends(self, topic: str, outcomes: list[Outcome], started_s: float) -> None:
-        took_ms = (asyncio.get_running_loop().time() - started_s) * 1000
-        failed = sum(isinstance(outcome, CosmodromeError) for outcome in outcomes)
-        for status, times in (("success", len(outcomes) - failed), ("failure", failed)):
-            if times:
-                self._meters.take(meters.SEND_COST_TIME, topic, took_ms, status=status, times=times)
-
     async def _exchange_chosen(
         self, selector: QueueSelector, found: Route, wires: list[pb.Message]
     ) -> list[Outcome]:
         """One request for each queue that the selector chose."""
-        messages = [self._unplaced.pop(w.system_properties.message_id) for w in wires]
+        messages = [self._unplaced[w.system_properties.message_id] for w in wires]
         parts, outcomes = placed(selector, found, messages)
         sent = await asyncio.gather(
             *(
@@ -350,6 +352,8 @@ class Producer(Client):
         wires = [self._encode(message) for message in messages]
         size = sum(len(wire.body) for wire in wires)
         await self._in_flight.take(size)
+        for message, wire in zip(messages, wires, strict=True):
+            self._remember(message, wire)
         try:
             results = await self._exchange(messages[0].topic, messages[0].message_type, wires)
         finally:
@@ -365,6 +369,7 @@ class Producer(Client):
             wire = self._encode(replaced)
             size = len(wire.body)
             await self._in_flight.take(size)
+            self._remember(replaced, wire)
             receipt = context.result = await self._outbox.add(replaced, wire, size)
         return receipt
 
@@ -379,6 +384,7 @@ class Producer(Client):
         try:
             with self._interceptors.around(self._send_context([message])) as context:
                 wire = self._encode(context.messages[0], is_transaction=True)
+                self._remember(context.messages[0], wire)
                 results = await self._exchange(message.topic, MessageType.TRANSACTION, [wire])
                 if isinstance(results[0], CosmodromeError):
                     raise results[0]

@@ -9,7 +9,15 @@ from typing import cast
 import pytest
 
 import cosmodrome
-from cosmodrome import ConsumeResult, IllegalArgument, Message, MessageView, Producer, PushConsumer
+from cosmodrome import (
+    ConsumeResult,
+    IllegalArgument,
+    Interceptor,
+    Message,
+    MessageView,
+    Producer,
+    PushConsumer,
+)
 from cosmodrome.testing import Leftovers, TestBroker
 
 Names = Callable[[str], str]
@@ -79,6 +87,38 @@ async def test_whatever_is_not_success_comes_again(own_broker: TestBroker, wrong
         await seen.count(2)
         await settled(own_broker)
     assert [m.delivery_attempt for m in seen.messages] == [1, 2]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("hooked", [False, True])
+async def test_a_listener_that_hears_of_a_cancellation_of_its_own_has_failed(
+    own_broker: TestBroker, *, ordered: bool, hooked: bool
+) -> None:
+    own_broker.create_topic("t", "FIFO" if ordered else "NORMAL", 1)
+    own_broker.create_group("g", fifo=ordered, backoff=(timedelta(milliseconds=50),))
+    seen = Seen()
+
+    async def waits_for_what_is_cancelled(message: MessageView) -> ConsumeResult:
+        if message.delivery_attempt == 1:
+            gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            gone.cancel()
+            await gone
+        return await seen(message)
+
+    bodies = [str(n).encode() for n in range(4)]
+    await send(own_broker, "t", *bodies, group="one" if ordered else "")
+    async with PushConsumer(
+        own_broker.endpoint,
+        group="g",
+        subscriptions={"t": "*"},
+        listener=waits_for_what_is_cancelled,
+        concurrency=1,
+        interceptors=[Interceptor()] if hooked else [],
+    ):
+        await seen.count(4)
+        await settled(own_broker)
+    assert sorted(m.body for m in seen.messages) == bodies
+    assert {m.delivery_attempt for m in seen.messages} == {2}
 
 
 async def test_a_message_that_always_fails_becomes_a_dead_letter(own_broker: TestBroker) -> None:

@@ -1,6 +1,7 @@
 """Queue selectors: each message goes where the selector says, alone or with others."""
 
 import asyncio
+import gc
 import random
 from collections import Counter
 
@@ -88,3 +89,21 @@ async def test_a_queue_that_does_not_exist_is_refused_by_the_broker(own_broker: 
     async with Producer(own_broker.endpoint, queue_selector=select) as producer:
         with pytest.raises(errors.BadRequest, match="queues 0 to 1"):
             await producer.send(Message("t", b"1"))
+
+
+async def test_a_message_that_is_not_sent_is_forgotten(own_broker: TestBroker) -> None:
+    own_broker.create_topic("t", queues=2)
+    async with Producer(
+        own_broker.endpoint, queue_selector=by_random(), max_in_flight_bytes=4
+    ) as producer:
+        with pytest.raises(errors.BadRequest):
+            await producer.send(Message("no where", b"lost"))
+        with pytest.raises(errors.BadRequest):
+            await producer.send([Message("no where", b"lost")])
+        under_way = producer.send_nowait(Message("t", b"sent"))
+        with pytest.raises(errors.BufferFull):
+            producer.send_nowait(Message("t", b"lost"))
+        await under_way
+        gc.collect()
+
+        assert [one for one in gc.get_objects() if isinstance(one, Message)] == []

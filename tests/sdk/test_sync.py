@@ -1,6 +1,7 @@
 """The blocking twins: like their async clients, and working."""
 
 import inspect
+import sys
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -207,3 +208,29 @@ def test_a_blocking_call_on_the_loop_is_refused(broker: TestBroker, name: Names)
         ):
             assert done.wait(20)
     assert "blocking call inside" in str(failures[0])
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_listener_that_calls_sys_exit_ends_nothing_of_others(
+    own_broker: TestBroker, *, is_async: bool
+) -> None:
+    called = threading.Event()
+
+    def exits(_message: MessageView) -> ConsumeResult:
+        called.set()
+        sys.exit(3)
+
+    async def exits_too(message: MessageView) -> ConsumeResult:
+        return exits(message)
+
+    listener = exits_too if is_async else exits
+    with (
+        sync.Producer(own_broker.endpoint) as producer,
+        sync.PushConsumer(
+            own_broker.endpoint, group="g", subscriptions={"t": "*"}, listener=listener
+        ),
+    ):
+        producer.send(Message("t", b"x"))
+        assert called.wait(20)
+
+        assert producer.send(Message("t", b"y")).message_id

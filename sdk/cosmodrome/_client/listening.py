@@ -10,12 +10,13 @@ import contextvars
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from cosmodrome._client.pacer import Pacer
+from cosmodrome._client.tasks import is_cancelled
+from cosmodrome._client.threads import DaemonThreads
 from cosmodrome.errors import IllegalArgument
 from cosmodrome.interceptors import ConsumeReturnType, HookContext, HookPoint, Interceptors
 from cosmodrome.message import MessageView
@@ -130,11 +131,7 @@ class ListenerCalls:
             and not caller.interceptors
             and _is_async(listener.call)
         )
-        self._pool = (
-            None
-            if _is_async(listener.call)
-            else ThreadPoolExecutor(threads, thread_name_prefix="consume")
-        )
+        self._pool = None if _is_async(listener.call) else DaemonThreads(threads, "consume")
 
     def stop(self) -> None:
         """Begin no call any more that waits for its turn."""
@@ -178,6 +175,12 @@ class ListenerCalls:
             if self._is_direct:
                 return await self._listener(messages[0])
             return await self._bounded(messages, more)
+        except asyncio.CancelledError as error:
+            if is_cancelled():
+                raise
+            # Something that the listener waited for was cancelled, not we.
+            _log_failure(messages, error)
+            return ConsumeResult.FAILURE
         except Exception as error:
             _log_failure(messages, error)
             return ConsumeResult.FAILURE
@@ -199,11 +202,10 @@ class ListenerCalls:
             context.result = await self._bounded(kept, more) if kept else ConsumeResult.SUCCESS
             context.returned = _returned(context.result)
             return _spread(context.result, messages, kept)
-        except asyncio.CancelledError as error:
+        except (Exception, asyncio.CancelledError) as error:
             context.error = error
-            raise
-        except Exception as error:
-            context.error = error
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
             is_late = isinstance(error, _TookTooLong)
             context.returned = (
                 ConsumeReturnType.TIME_OUT if is_late else ConsumeReturnType.EXCEPTION
@@ -245,7 +247,7 @@ def _is_async(listener: object) -> bool:
     return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call)
 
 
-def _log_failure(messages: Sequence[MessageView], error: Exception) -> None:
+def _log_failure(messages: Sequence[MessageView], error: BaseException) -> None:
     _log.warning("the listener failed on %s", [m.message_id for m in messages], exc_info=error)
 
 

@@ -95,6 +95,12 @@ class Meters:
             histogram = self._histograms[key] = Histogram(BUCKETS_MS[name])
         histogram.take(milliseconds, times)
 
+    def take_sends(self, topic: str, milliseconds: float, *, sent: int, failed: int) -> None:
+        """Measure one request of a producer, once for each of its messages."""
+        for status, times in (("success", sent), ("failure", failed)):
+            if times:
+                self.take(SEND_COST_TIME, topic, milliseconds, status=status, times=times)
+
     def histograms(self) -> Iterable[tuple[str, Labels, Histogram]]:
         """Every distribution: name, labels, values."""
         for (name, topic, status), histogram in self._histograms.items():
