@@ -18,11 +18,17 @@ import h2.settings
 
 WAIT_S = 20.0
 BIG_WINDOW = 2**31 - 1
+NO_ERROR, CANCEL = 0, 8
 
 
 def framed(*messages: bytes, flag: int = 0) -> bytes:
     """Messages with gRPC's five bytes before each."""
     return b"".join(struct.pack(">BI", flag, len(m)) + m for m in messages)
+
+
+def resetting(stream: int, code: int) -> bytes:
+    """RST_STREAM, for a stream the library takes for over."""
+    return struct.pack(">BHBBII", 0, 4, 3, 0, stream, code)
 
 
 def unframed(data: bytes) -> list[bytes]:

@@ -4,19 +4,17 @@ import gzip
 import json
 import os
 import socket
-import struct
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.gate.http2 import framed
+from tests.gate.http2 import CANCEL, NO_ERROR, framed, resetting
 from tests.gate.world import World
 
 UNARY, STREAM, BIDI = "/test.Echo/Unary", "/test.Echo/Stream", "/test.Echo/Bidi"
 OK, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL = 0, 4, 8, 12, 13
-NO_ERROR, CANCEL = 0, 8  # of HTTP/2
 GZIP = [("grpc-encoding", "gzip")]
 
 
@@ -322,11 +320,6 @@ def test_a_large_reply_comes_back_when_the_connection_goes(world: World) -> None
         client.wait_data(stream, 500)
     world.wait_for(lambda look: look["seen"].get("returned") == 1)
     assert world.statistics()["bytes_replies"] == 0
-
-
-def resetting(stream: int, code: int) -> bytes:
-    """The frame, for a stream the client's library takes for over."""
-    return struct.pack(">BHBBII", 0, 4, 3, 0, stream, code)
 
 
 @pytest.mark.parametrize(("code", "returned"), [(CANCEL, 1), (NO_ERROR, 0)])

@@ -13,7 +13,7 @@ from cosmodrome_server.config import load
 from cosmodrome_server.proxy.front import Call, GrpcStatus, Kind
 from cosmodrome_server.proxy.fronts.gate import GateFront
 from cosmodrome_server.proxy.tls import Certificates
-from tests.gate.http2 import Http2, framed
+from tests.gate.http2 import CANCEL, Http2, framed, resetting
 from tests.gate.world import Pair, certificate, trusting
 from tests.support.fronts import TableRow
 
@@ -45,12 +45,17 @@ def test_a_stream_its_client_did_not_take_is_given_back() -> None:
             assert len(reader.call("/t.T/D", b"taken").messages) == 5
         with Http2(front.address, window=100, reads=False) as other:
             other.wait_data(other.begin("/t.T/D", b"left"), 100)
+        with Http2(front.address) as late:
+            stream = late.begin("/t.T/D", b"on its way")
+            assert len(late.wait(stream).messages) == 5
+            late.raw(resetting(stream, CANCEL))  # as if it had been cancelled before
+            late.call("/t.T/D", b"after it")
         end = time.monotonic() + 20
-        while not given_back and time.monotonic() < end:
+        while len(given_back) < 2 and time.monotonic() < end:
             time.sleep(0.01)
 
     serve([TableRow("/t.T/D", Kind.SERVER_STREAM, deliver)], client)
-    assert given_back == ["left"]
+    assert sorted(given_back) == ["left", "on its way"]
 
 
 def test_who_is_cut_off_by_a_drain_is_heard_of_before_it_is_over() -> None:
