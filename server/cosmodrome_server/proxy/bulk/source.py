@@ -23,6 +23,9 @@ from cosmodrome_server.store.ranges import Ranges
 
 Result = TypeVar("Result")
 WAITING_MAX = 64
+# An answer may wait so long for the budget: who asks waits for it half a minute, and an answer that
+# comes later was read for nobody and spends the budget all the same.
+AHEAD_S_MAX = 10.0
 _NICE = 5
 _SEAL_BYTES = 16
 _PIN = re.compile(r"(?P<number>[0-9]{1,20})\.(?P<seal>[0-9a-f]{32})")
@@ -100,12 +103,14 @@ class BulkSource:
         """Do `work` on the reader thread, then call `done` on the loop, within the budget.
 
         Raises:
-            OverloadedError: Too many reads wait.
+            OverloadedError: Too many reads wait, or the budget is spent for long; `done` may
+                hear of the latter, too.
         """
+        loop = asyncio.get_running_loop()
         if self._waiting >= WAITING_MAX:
             raise OverloadedError(f"{self._waiting} bulk reads wait already; ask again later")
+        self._check_budget(loop.time())
         self._waiting += 1
-        loop = asyncio.get_running_loop()
 
         def finish(result: Result | Exception) -> None:
             self._waiting -= 1
@@ -114,6 +119,11 @@ class BulkSource:
         def pace(result: Result | Exception) -> None:
             size = 0 if isinstance(result, Exception) else size_of(result)
             now_s = loop.time()
+            try:
+                self._check_budget(now_s)
+            except OverloadedError as error:
+                finish(error)
+                return
             self._free_at_s = max(self._free_at_s, now_s)
             if self.bytes_per_s:
                 self._free_at_s += size / self.bytes_per_s
@@ -131,6 +141,13 @@ class BulkSource:
             loop.call_soon_threadsafe(pace, result)
 
         self._thread.submit(step)
+
+    def _check_budget(self, now_s: float) -> None:
+        ahead_s = self._free_at_s - now_s
+        if ahead_s > AHEAD_S_MAX:
+            raise OverloadedError(
+                f"bulk.mib_per_s is spent for the next {ahead_s:.0f} s; ask again later"
+            )
 
     def close(self) -> None:
         """End the thread; what it does now is given up."""
