@@ -9,6 +9,7 @@ call. A reply given outside a turn leaves with all others of that pass of the lo
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -113,12 +114,12 @@ class GateFront:
             },
         )
 
-    def _turn(self) -> None:
+    def _turn(self, most: int = _TURN_EVENTS) -> None:
         """Handle what waits, and hand over the replies it brought."""
         assert self._server is not None
         self._is_in_turn = True
         try:
-            for kind, number, detail, message, with_it in self._server.take(_TURN_EVENTS):
+            for kind, number, detail, message, with_it in self._server.take(most):
                 if kind == gate.CALL:
                     self._handle(_GateCall(self, number, message, with_it), detail)
                 else:
@@ -238,7 +239,7 @@ class GateFront:
             self._loop.linger_by(None)
         await self._loop.run_in_executor(None, self._server.close)
         # What was cut off: who waits for the end of a call hears of it.
-        self._turn()
+        self._turn(sys.maxsize)
 
 
 class _GateCall:
