@@ -4,6 +4,7 @@
     group or topic changed ──▶ merged settings pushed at once
     stream closed and 30 s of silence ──▶ what is renewed for it is released
     NotifyClientTermination, 120 s of silence ──▶ forgotten
+    first settings of a Node.js client ──▶ answered, and again after 1, 5 and 21 s
     VerifyMessage, PrintThreadStackTrace ──▶ relayed with a nonce, answered within 5 s
 
 `core.client_session` knows who is there; here are the streams, and what is written to them.
@@ -46,6 +47,13 @@ KEPT_PREFIX = "client/"
 LOST_MS = 30_000
 RELAY_TIMEOUT_MS = 5_000
 RELAYS_MAX = 1_000
+# The official Node.js client listens for its first settings only when it has the routes of all its
+# topics, one after the other: with several topics the answer comes too soon, and it would wait
+# for ever, as it does with the reference.
+DEAF_AT_FIRST = frozenset({pb.NODE_JS})
+REPEAT_FIRST_MS = 1_000
+_REPEAT_FACTOR = 4
+_REPEAT_LAST_MS = 16_000
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +82,8 @@ class Sessions:
         # Since when clients have no stream; until what is renewed for them is released.
         self._closed: dict[str, int] = {}
         self._relays: dict[str, _Relay] = {}
+        # Whose settings are said again: when, and how long after the last time.
+        self._repeats: dict[str, tuple[int, int]] = {}
         self._turn = 0
 
     @property
@@ -112,6 +122,9 @@ class Sessions:
         self._known.register(session, self._clock.monotonic_ms())
         if before is None or before.settings != session.settings:
             self._broker.keep(KEPT_PREFIX + client_id, session.settings)
+        if self._streams.get(client_id) is not call and sent.user_agent.language in DEAF_AT_FIRST:
+            due_ms = self._clock.monotonic_ms() + REPEAT_FIRST_MS
+            self._repeats[client_id] = due_ms, REPEAT_FIRST_MS
         self._streams[client_id] = call
         self._closed.pop(client_id, None)
         return settings_of.merged(sent, group, self._config)
@@ -175,8 +188,9 @@ class Sessions:
             self._closed[client_id] = self._clock.monotonic_ms()
 
     def tick(self) -> None:
-        """Expire clients and unanswered questions; called every second."""
+        """Expire clients and unanswered questions, repeat settings; called every second."""
         now_ms = self._clock.monotonic_ms()
+        self._repeat(now_ms)
         for session in self._known.expire(now_ms):
             _log.info("client expired client_id=%s group=%s", session.client_id, session.group)
             try:
@@ -193,6 +207,18 @@ class Sessions:
             relay.on_answer(
                 ClientTimeout(f"client {relay.client_id} did not answer in {RELAY_TIMEOUT_MS} ms")
             )
+
+    def _repeat(self, now_ms: int) -> None:
+        due = [client_id for client_id, (due_ms, _) in self._repeats.items() if due_ms <= now_ms]
+        for client_id in due:
+            _, waited_ms = self._repeats.pop(client_id)
+            session = self._known.get(client_id)
+            if session is None or client_id not in self._streams:
+                continue
+            self._push(session)
+            wait_ms = waited_ms * _REPEAT_FACTOR
+            if wait_ms <= _REPEAT_LAST_MS:
+                self._repeats[client_id] = now_ms + wait_ms, wait_ms
 
     def _lost(self, now_ms: int) -> list[str]:
         """Clients without a stream and not heard of since."""

@@ -237,3 +237,11 @@ async def limited_push_consumer(bench: Bench) -> str:
         assert sorted(int(m.body) for m in received) == list(range(20))
         assert await consumer.deliveries(1, within=QUIET_SECONDS) == []
         return f"after {asyncio.get_running_loop().time() - started:.1f} s"
+
+
+@scenario("E-36", "a producer of four topics starts, and sends to each")
+async def many_topics(bench: Bench) -> None:
+    topics = [await bench.topic() for _ in range(4)]
+    producer = await bench.connection.producer(*topics)
+    for topic in topics:
+        await producer.send(Outgoing(topic, b"x"))

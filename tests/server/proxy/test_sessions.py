@@ -47,6 +47,32 @@ def test_those_who_use_a_changed_topic_learn_at_once() -> None:
     run(scenario)
 
 
+def test_a_client_that_is_deaf_at_first_is_told_its_settings_again() -> None:
+    """Of several topics the official Node.js client would not start: it does not listen yet."""
+
+    async def scenario(world: ProxyWorld) -> None:
+        settings = producer_settings("normal")
+        others = world.telemetry(settings, client_id="java")
+        settings.user_agent.language = pb.NODE_JS
+        node = world.telemetry(settings, client_id="node")
+        gone = world.telemetry(settings, client_id="gone")
+        gone.cancel()
+        counts = []
+        for _ in range(30):
+            await world.later(1_000)
+            counts.append(len(node.messages))
+        assert counts[:6] == [2, 2, 2, 2, 3, 3]
+        assert counts[19:22] == [3, 4, 4]
+        assert counts[-1] == 4
+        assert len(set(node.messages)) == 1
+        assert len(others.messages) == len(gone.messages) == 1
+        node.say(rpc.TelemetryCommand(settings=settings))
+        await world.later(2_000)
+        assert len(node.messages) == 5, "the answer, and no more"
+
+    run(scenario)
+
+
 def test_at_the_end_every_stream_ends_also_an_older_one_and_one_that_said_nothing() -> None:
     async def scenario(world: ProxyWorld) -> None:
         older, newer, silent = (
