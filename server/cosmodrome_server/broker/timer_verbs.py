@@ -35,6 +35,8 @@ from cosmodrome_server.model.recall_handle import RecallHandle
 
 # What one turn of the loop fires, and takes into memory of a loaded hour.
 _FIRED_PER_TURN = 128
+# … as long as they are small: no more of large ones may wait for the disk at a time, or be fetched.
+_FIRED_BYTES_PER_TURN = 8 << 20
 _LOADED_PER_TURN = 1_024
 # Copying waits until so much time has passed or so many messages wait: most messages with
 # a short delay fire from the log and are never copied.
@@ -160,7 +162,7 @@ class TimerVerbs(TransactionVerbs):
     def _scheduled(self, entry: TimerEntry, wanted: int) -> Scheduled | None:
         record = self._delayed_at(entry.due_ms, entry.position)
         if record is None:
-            record = _fetch(self._buckets, [entry]).get(entry.position)
+            record = _fetch(self._buckets, [entry]).records.get(entry.position)
         topic = None if record is None else self._shard.catalogue.topics_by_id.get(record.topic_id)
         if record is None or topic is None or wanted not in {0, record.topic_id}:
             return None
@@ -208,15 +210,17 @@ class TimerVerbs(TransactionVerbs):
     def _fire(self, now_ms: int) -> None:
         if now_ms < self._fire_resume_ms:
             return
-        room = _FIRED_PER_TURN
-        while room > 0:
+        room, bytes_left = _FIRED_PER_TURN, _FIRED_BYTES_PER_TURN
+        while room > 0 and bytes_left > 0:
             plan = self._shard.timers.plan_fire(now_ms, room, self._durable_before())
             if plan is None:
                 return
             try:
-                records = self._due_records(plan.entries)
-                if records is None:
-                    return
+                looked_at, records = self._due_records(plan.entries, bytes_left)
+                if looked_at < len(plan.entries):
+                    if not looked_at:
+                        return  # Being fetched.
+                    plan = plan.first(looked_at)
                 self._put_messages(list(self._placed(records, now_ms)))
             except (StoreFull, OverloadedError, ReadFailed):
                 self._fire_resume_ms = now_ms + _RETRY_MS
@@ -224,31 +228,42 @@ class TimerVerbs(TransactionVerbs):
             self._counters.lost_messages += plan.count - len(records)
             self._put_other(Fire(self._advance(), plan.slot, plan.position, plan.count))
             room -= max(1, len(plan.entries))
+            bytes_left -= sum(map(_size_of, records))
         self._commit.touch()
 
-    def _due_records(self, entries: list[TimerEntry]) -> list[MessageRecord] | None:
-        """What the entries stand for; None while some are being fetched from their bucket."""
-        records = []
-        missing = []
-        for entry in entries:
+    def _due_records(
+        self, entries: list[TimerEntry], bytes_max: int
+    ) -> tuple[int, list[MessageRecord]]:
+        """What the first entries stand for, and how many those are.
+
+        As many as are at hand and not larger than `bytes_max` together, but for the last. The
+        others are fetched from their bucket meanwhile, if need be.
+        """
+        records: list[MessageRecord] = []
+        for at, entry in enumerate(entries):
+            if bytes_max <= 0:
+                return at, records
             record = self._delayed_at(entry.due_ms, entry.position)
             if record is None and entry.position in self._fetched:
                 record = self._fetched[entry.position]
             elif record is None:
-                missing.append(entry)
+                self._fetch_due(entries[at:])
+                return at, records
             if record is not None:
                 records.append(record)
-        if not missing:
-            self._fetched.clear()
-            return records
-        if not self._worker.is_busy:
-            then = partial(self._take_fetched, len(missing))
-            self._worker.run(partial(_fetch, self._buckets, missing), then)
-        return None
+                bytes_max -= _size_of(record)
+        self._fetched.clear()
+        return len(entries), records
 
-    def _take_fetched(self, wanted: int, fetched: dict[int, MessageRecord | None]) -> None:
-        self._fetched.update(fetched)
-        if len(fetched) < wanted:
+    def _fetch_due(self, entries: list[TimerEntry]) -> None:
+        if not self._worker.is_busy:
+            known = [entry for entry in entries if entry.position not in self._fetched]
+            job = partial(_fetch, self._buckets, known, _FIRED_BYTES_PER_TURN)
+            self._worker.run(job, self._take_fetched)
+
+    def _take_fetched(self, fetched: "_Fetched") -> None:
+        self._fetched = fetched.records
+        if fetched.is_refused:
             self._fire_resume_ms = self._now() + _RETRY_MS
         self._commit.touch()
 
@@ -334,17 +349,20 @@ class TimerVerbs(TransactionVerbs):
         """Read what one turn has time for; whether that is all there is, or enough for a job."""
         timers, before = self._shard.timers, self._durable_before()
         some = timers.uncopied.first(_READ_PER_TURN, copies.count)
-        durable = [entry for entry in some if entry[1] < before]
-        for due_ms, position in durable:
+        read = 0
+        for due_ms, position in some:
+            if position >= before or copies.size_bytes >= _COPIED_BYTES_PER_JOB:
+                break
             is_pending = timers.is_pending(due_ms, position)
             record = self._delayed_at(due_ms, position) if is_pending else None
             if record is not None:
                 copies.messages.append((due_ms, position, record))
-                copies.size_bytes += len(record.body) + len(record.system) + len(record.user)
+                copies.size_bytes += _size_of(record)
             copies.position = position
-        copies.count += len(durable)
+            read += 1
+        copies.count += read
         return (
-            len(durable) < _READ_PER_TURN
+            read < _READ_PER_TURN
             or copies.count >= _COPIED_PER_JOB
             or copies.size_bytes >= _COPIED_BYTES_PER_JOB
         )
@@ -399,27 +417,51 @@ def _entries(loaded: Loaded) -> Iterator[TimerEntry]:
     return map(TimerEntry, loaded.due_ms, loaded.positions, loaded.starts)
 
 
-def _fetch(buckets: DelayedStore, entries: list[TimerEntry]) -> dict[int, MessageRecord | None]:
-    """In the thread: messages whose segments retention took.
+class _Fetched(msgspec.Struct):
+    """Messages read from their buckets.
 
-    None stands for damaged ones; what the disk refuses now is left out. An entry may not know
-    that its message was copied: retention acts on what is on the disk, and a start after a crash
-    on the rows of the last checkpoint.
+    Attributes:
+        records: By position; None for a damaged one.
+        is_refused: Whether the disk refused one of them now.
     """
-    fetched: dict[int, MessageRecord | None] = {}
+
+    records: dict[int, MessageRecord | None] = msgspec.field(default_factory=dict)
+    is_refused: bool = False
+
+
+def _fetch(
+    buckets: DelayedStore, entries: list[TimerEntry], bytes_max: int = _FIRED_BYTES_PER_TURN
+) -> _Fetched:
+    """In the thread: messages whose segments retention took, the first of them in any case.
+
+    What the disk refuses now is left out. An entry may not know that its message was copied:
+    retention acts on what is on the disk, and a start after a crash on the rows of the last
+    checkpoint.
+    """
+    fetched = _Fetched()
     starts: dict[int, dict[int, int]] = {}
     for entry in entries:
+        if bytes_max <= 0:
+            break
         hour = hour_of(entry.due_ms)
+        record: MessageRecord | None = None
         try:
             if not entry.start and hour not in starts:
                 starts[hour] = _starts(buckets, hour)
             start = entry.start or starts[hour].get(entry.position, 0)
-            fetched[entry.position] = buckets.read(hour, start) if start else None
+            record = buckets.read(hour, start) if start else None
         except CorruptFrame:
-            fetched[entry.position] = None
+            pass
         except ReadFailed:
+            fetched.is_refused = True
             continue
+        fetched.records[entry.position] = record
+        bytes_max -= _size_of(record) if record is not None else 0
     return fetched
+
+
+def _size_of(record: MessageRecord) -> int:
+    return len(record.body) + len(record.system) + len(record.user)
 
 
 def _starts(buckets: DelayedStore, hour: int) -> dict[int, int]:

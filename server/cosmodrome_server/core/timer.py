@@ -78,6 +78,11 @@ class FirePlan(msgspec.Struct):
     position: int
     count: int
 
+    def first(self, count: int) -> "FirePlan":
+        """The same of its first entries only, at least one."""
+        entries = self.entries[:count]
+        return FirePlan(entries, self.slot, entries[-1].position, count)
+
 
 class Fire(msgspec.Struct):
     """Delayed messages are in their queues, by copies in the same frame; all up to a frontier.

@@ -1,11 +1,13 @@
 """What producers of delayed messages see."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
+from cosmodrome_server.broker import timer_verbs
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.errors import (
     BadRequest,
@@ -14,7 +16,7 @@ from cosmodrome_server.errors import (
     StoreFull,
     Unsupported,
 )
-from cosmodrome_server.model.log import RecordKind
+from cosmodrome_server.model.log import MessageRecord, RecordKind
 from cosmodrome_server.model.message import Delivery, MessageType, NewMessage
 from cosmodrome_server.model.topic import Topic, TopicType
 from cosmodrome_server.store.files import OsFiles
@@ -263,6 +265,44 @@ def test_more_messages_than_a_turn_reads_are_copied_together(run: Run, tmp_path:
         assert len(buckets.load(hour).positions) == 700
         # One of the file, one of its directory.
         assert disk.syncs == 2
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("is_log_there", [True, False], ids=["from the log", "from their bucket"])
+def test_large_messages_that_are_due_together_come_a_few_at_a_time(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_log_there: bool
+) -> None:
+    monkeypatch.setattr(timer_verbs, "_FIRED_BYTES_PER_TURN", 1_000)
+    monkeypatch.setattr(timer_verbs, "_COPIED_BYTES_PER_JOB", 1_000)
+
+    async def scenario(world: World) -> None:
+        world.buckets = TimerBuckets(OsFiles(), tmp_path)
+        world.broker.abandon()
+        world.start(world.log.crashed())
+        await begin(world)
+        most = 0
+        stage_messages = world.log.stage_messages
+
+        def watched(records: Sequence[MessageRecord]) -> list[int]:
+            nonlocal most
+            most = max(most, len(records))
+            return stage_messages(records)
+
+        due = [delayed(f"{number:03}" * 130, 5 * HOUR_MS + 1) for number in range(9)]
+        for message in due:
+            world.broker.send("later", [message])
+        await world.later(60_000)
+        await until_idle(world)
+        await world.later(4 * HOUR_MS)
+        await until_idle(world)
+        if not is_log_there:
+            world.log.forget_messages()
+        monkeypatch.setattr(world.log, "stage_messages", watched)
+        await world.later(HOUR_MS)
+        await until_idle(world)
+        assert bodies(world.receive("later", "billing")) == [message.body for message in due]
+        assert most == 2
 
     run(scenario)
 
