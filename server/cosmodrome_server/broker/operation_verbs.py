@@ -34,6 +34,7 @@ from cosmodrome_server.model.topic import dead_letter_topic
 
 # What one call, which is one turn of the loop, looks at: letters it reads, and offsets.
 _REDRIVE_READ_MAX = 1_024
+_REDRIVE_BYTES_MAX = 16 << 20
 _REDRIVE_SCAN_MAX = 16_384
 # Searches that may wait for their turn.
 _SEARCHES_MAX = 16
@@ -56,13 +57,16 @@ class OperationVerbs(TimerVerbs):
         progress = self._redrive_progress(source)
         bounds = self._bounds(source, 0)
         moved = looked_at = next_offset = 0
+        bytes_left = _REDRIVE_BYTES_MAX
         stranded: list[str] = []
         for queue_offset in self._redrivable(query, bounds, progress):
-            if moved == query.max_messages or looked_at == _REDRIVE_READ_MAX:
+            is_enough = looked_at == _REDRIVE_READ_MAX or bytes_left <= 0
+            if is_enough or moved == query.max_messages:
                 next_offset = queue_offset
                 break
             looked_at += 1
             message = self._dead_letter_at(source, queue_offset)
+            bytes_left -= 0 if message is None else len(message.body)
             origin = None if message is None else wire.dead_letter_origin(message.system)
             if message is None or origin is None or query.topic not in {"", origin[0]}:
                 continue

@@ -82,6 +82,7 @@ class TimerVerbs(TransactionVerbs):
         self._load_copied = 0
         self._copy_ms = self._clock.monotonic_ms() + _COPY_EVERY_MS
         self._fire_resume_ms = self._load_resume_ms = 0
+        self._fire_bytes = _FIRED_BYTES_PER_TURN
         self._swept_hour = 0
         # (frame, hour): once that frame is on the disk, buckets of earlier hours may go.
         self._to_sweep: tuple[int, int] | None = None
@@ -210,7 +211,7 @@ class TimerVerbs(TransactionVerbs):
     def _fire(self, now_ms: int) -> None:
         if now_ms < self._fire_resume_ms:
             return
-        room, bytes_left = _FIRED_PER_TURN, _FIRED_BYTES_PER_TURN
+        room, bytes_left = _FIRED_PER_TURN, self._fire_bytes
         while room > 0 and bytes_left > 0:
             plan = self._shard.timers.plan_fire(now_ms, room, self._durable_before())
             if plan is None:
@@ -222,9 +223,13 @@ class TimerVerbs(TransactionVerbs):
                         return  # Being fetched.
                     plan = plan.first(looked_at)
                 self._put_messages(list(self._placed(records, now_ms)))
-            except (StoreFull, OverloadedError, ReadFailed):
+            except (StoreFull, OverloadedError, ReadFailed) as error:
                 self._fire_resume_ms = now_ms + _RETRY_MS
+                if isinstance(error, OverloadedError):
+                    # Beside what others have staged there is room for less.
+                    self._fire_bytes = max(1, self._fire_bytes // 8)
                 return
+            self._fire_bytes = min(_FIRED_BYTES_PER_TURN, 2 * self._fire_bytes)
             self._counters.lost_messages += plan.count - len(records)
             self._put_other(Fire(self._advance(), plan.slot, plan.position, plan.count))
             room -= max(1, len(plan.entries))

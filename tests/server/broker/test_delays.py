@@ -269,6 +269,32 @@ def test_more_messages_than_a_turn_reads_are_copied_together(run: Run, tmp_path:
     run(scenario)
 
 
+def test_what_is_due_takes_the_room_that_there_is_beside_what_others_send(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await begin(world)
+        stage_messages, refusals = world.log.stage_messages, 0
+
+        def crowded(records: Sequence[MessageRecord]) -> list[int]:
+            nonlocal refusals
+            if len(records) > 1:
+                refusals += 1
+                raise OverloadedError("the test's log has room for one", "store.staged_mib")
+            return stage_messages(records)
+
+        due = [delayed(f"{number:03}" * 130, 1) for number in range(3)]
+        for message in due:
+            world.broker.send("later", [message])
+        await world.settle()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(world.log, "stage_messages", crowded)
+            for _ in range(12):
+                await world.later(1_001)
+        assert refusals > 0
+        assert bodies(world.receive("later", "billing")) == [message.body for message in due]
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("is_log_there", [True, False], ids=["from the log", "from their bucket"])
 def test_large_messages_that_are_due_together_come_a_few_at_a_time(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_log_there: bool

@@ -51,6 +51,19 @@ def test_dead_letters_go_back_once(run: Run) -> None:
     run(scenario)
 
 
+def test_a_redrive_that_read_large_letters_goes_on_from_there(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operation_verbs, "_REDRIVE_BYTES_MAX", 2)
+
+    async def scenario(world: World) -> None:
+        await bury(world, "a", "b", "c")
+        assert redrive(world) == Redriven(2, 1, next_offset=2)
+        assert redrive(world) == Redriven(1, 0)
+
+    run(scenario)
+
+
 def test_chosen_dead_letters_go_back_and_a_restart_remembers_which(run: Run) -> None:
     async def scenario(world: World) -> None:
         await bury(world, "a", "b", "c")
