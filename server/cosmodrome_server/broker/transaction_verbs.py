@@ -16,6 +16,8 @@ from cosmodrome_server.model.queries import OpenTransaction
 
 # Half messages looked after in one turn of the loop; the rest in the next.
 _CHECKED_PER_TURN = 64
+# … as long as they are small: each is read and shown to a producer.
+_SHOWN_BYTES_PER_TURN = 8 << 20
 # The longest sleep while something waits for a time of the wall clock.
 _LOOK_AGAIN_MS = 1_000
 
@@ -76,17 +78,24 @@ class TransactionVerbs(OffsetVerbs):
         transactions = self._shard.transactions
         if transactions.next_deadline_ms() == NEVER_MS:
             return
-        now_ms = self._now()
-        to_ask, to_drop = transactions.take_due(now_ms, _CHECKED_PER_TURN)
-        for half in to_ask:
-            if not self._is_asked(half) or not self._touch(RecordKind.TRANSACTION_CHECK, half):
-                transactions.postpone(half, now_ms)
-        for half in to_drop:
-            is_over = transactions.has_expired(half, self._believed.of(now_ms))
-            if not is_over or not self._touch(RecordKind.EXPIRE, half):
-                transactions.postpone(half, now_ms)
-        if len(to_ask) + len(to_drop) == _CHECKED_PER_TURN:
-            self._commit.touch()
+        now_ms, bytes_left = self._now(), _SHOWN_BYTES_PER_TURN
+        for _ in range(_CHECKED_PER_TURN):
+            to_ask, to_drop = transactions.take_due(now_ms, 1)
+            if not (to_ask or to_drop):
+                return
+            for half in to_ask:
+                message = self._shown(half)
+                bytes_left -= 0 if message is None else len(message.body)
+                is_asked = message and self._events.check_transaction(message, half.key[1])
+                if not is_asked or not self._touch(RecordKind.TRANSACTION_CHECK, half):
+                    transactions.postpone(half, now_ms)
+            for half in to_drop:
+                is_over = transactions.has_expired(half, self._believed.of(now_ms))
+                if not is_over or not self._touch(RecordKind.EXPIRE, half):
+                    transactions.postpone(half, now_ms)
+            if bytes_left <= 0:
+                break
+        self._commit.touch()
 
     def _touch(self, kind: RecordKind, half: HalfMessage) -> bool:
         """Note that somebody was asked, or that the time is over; False without space for it."""
@@ -96,15 +105,14 @@ class TransactionVerbs(OffsetVerbs):
             return False
         return True
 
-    def _is_asked(self, half: HalfMessage) -> bool:
-        """Ask a producer of the topic; False if there is none, or nothing to show."""
+    def _shown(self, half: HalfMessage) -> StoredMessage | None:
+        """What a producer is asked about; None if it cannot be read now."""
         try:
             record = self._log.read_position(half.position)
         except (CorruptFrame, MessageNotFound, ReadFailed):
-            return False
-        topic = self._shard.catalogue.topics_by_id[half.key[0]].topic.name
-        message = StoredMessage(
-            topic,
+            return None
+        return StoredMessage(
+            self._shard.catalogue.topics_by_id[half.key[0]].topic.name,
             record.queue_id,
             0,
             record.store_timestamp_ms,
@@ -112,7 +120,6 @@ class TransactionVerbs(OffsetVerbs):
             record.user,
             record.body,
         )
-        return self._events.check_transaction(message, half.key[1])
 
     def _next_deadline_ms(self) -> int:
         due_ms = self._until(self._shard.transactions.next_deadline_ms())

@@ -5,6 +5,7 @@ from typing import NoReturn
 
 import pytest
 
+from cosmodrome_server.broker import transaction_verbs
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.errors import BadRequest, InvalidTransactionId, OverloadedError, StoreFull
 from cosmodrome_server.model.message import MessageType, NewMessage, StoredMessage
@@ -160,6 +161,22 @@ def test_two_half_messages_of_a_batch_have_ids_of_their_own(run: Run) -> None:
         with pytest.raises(BadRequest, match="message id a"):
             world.broker.send("money", [half("a"), twin])
         assert world.broker.transactions("money", 10) == []
+
+    run(scenario)
+
+
+def test_large_half_messages_are_shown_a_few_a_turn(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_verbs, "_SHOWN_BYTES_PER_TURN", 2)
+
+    async def scenario(world: World) -> None:
+        producers = await begin(world, "a", "b", "c", "d", "e")
+        world.clocks.pass_ms(6_001)
+        world.broker.wake()
+        assert producers.asked == ["a", "b"]
+        await world.settle()
+        assert producers.asked == ["a", "b", "c", "d", "e"]
 
     run(scenario)
 
