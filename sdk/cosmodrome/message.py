@@ -123,6 +123,8 @@ class Message:
         if self.tag and (not self.tag.strip() or "|" in self.tag):
             raise IllegalArgument(f"tag {self.tag!r} is blank or holds |")
         for key in self.keys:
+            if not isinstance(key, str):
+                raise IllegalArgument(f"a message key is text, not {type(key).__name__}")
             if not key.strip():
                 raise IllegalArgument("a message key is blank")
         for name, value in self.properties.items():

@@ -269,6 +269,7 @@ class Producer(Client):
         try:
             outcomes = await self._exchanged(topic, await self._know(topic, kind), kind, wires)
         except CosmodromeError as error:
+            error.maybe_stored = False  # of a route: nothing was sent yet
             outcomes = [error] * len(wires)
         finally:
             for wire in wires if self._unplaced else ():

@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import pytest
 
-from cosmodrome import AdminClient, Message, MessageView, Producer, sync
+from cosmodrome import AdminClient, IllegalArgument, Message, MessageView, Producer, sync
 from cosmodrome.message import Receipt
 
 RECEIVED = MessageView(
@@ -26,6 +26,12 @@ def test_of_a_large_body_the_beginning_is_shown(kind: type[Message]) -> None:
     shown = repr(kind("t", b"x" * 5_000_000))
     assert len(shown) < 1000
     assert "xxx'… (5000000 bytes), tag=''" in shown
+
+
+@pytest.mark.parametrize("keys", [["a", None], [7]])
+def test_a_key_that_is_no_text_is_refused(keys: list[str]) -> None:
+    with pytest.raises(IllegalArgument, match="a message key is text"):
+        Message("t", b"x", keys=keys)
 
 
 async def test_a_client_says_what_it_is_and_how_it_is() -> None:

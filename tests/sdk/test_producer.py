@@ -144,6 +144,41 @@ async def test_a_producer_outlives_a_restart(own_broker: TestBroker) -> None:
         found |= {view.body for view in await received(own_broker, "t", 1)}
 
 
+async def test_the_first_send_to_a_topic_outlives_a_broker_that_is_away(
+    own_broker: TestBroker,
+) -> None:
+    async with Producer(own_broker.endpoint, topics=["t"]) as producer:
+        with own_broker.fault("QueryRoute", unavailable=True, times=2):
+            assert (await producer.send(Message("new", b"x"))).message_id
+        with (
+            own_broker.fault("QueryRoute", unavailable=True),
+            pytest.raises(errors.ConnectionFailed) as failed,
+        ):
+            await producer.send(Message("newer", b"x"))
+    assert not failed.value.maybe_stored
+
+
+def test_a_client_of_another_loop_says_so(broker: TestBroker, name: Names) -> None:
+    producer = Producer(broker.endpoint)
+    message = Message(name("t"), b"x")
+
+    async def use() -> None:
+        with pytest.raises(NotRunning, match="another event loop"):
+            await producer.send(message)
+        with pytest.raises(NotRunning, match="another event loop"):
+            producer.send_nowait(message)
+
+    async def begin() -> None:
+        await producer.start()
+        await producer.send(message)
+        await asyncio.to_thread(asyncio.run, use())
+
+    asyncio.run(begin())
+    asyncio.run(use())
+    asyncio.run(producer.close())
+    assert not producer.is_running
+
+
 async def test_a_committed_transaction_is_delivered_and_a_rolled_back_one_is_not(
     broker: TestBroker, name: Names
 ) -> None:

@@ -32,6 +32,7 @@ from cosmodrome._core.isolation import Isolation
 from cosmodrome._core.route import Route, route_of
 from cosmodrome.config import ClientConfiguration
 from cosmodrome.errors import (
+    ConnectionFailed,
     CosmodromeError,
     DeadlineExceeded,
     NotRunning,
@@ -44,6 +45,7 @@ from cosmodrome_proto import service_pb2 as rpc
 _log = logging.getLogger("cosmodrome")
 HEARTBEAT_S, HEARTBEAT_FIRST_S = 10.0, 1.0
 ROUTE_S, ROUTE_FIRST_S = 30.0, 10.0
+FIRST_ROUTE_TRIES = 3
 RESYNC_S = 300.0
 SETTLE_S = 3.0
 # Two heartbeats without an answer: the connection is half open, dial again.
@@ -95,6 +97,7 @@ class Client(ABC):
         self._session_tasks: dict[Endpoints, asyncio.Task[None]] = {}
         self._missed: dict[Endpoints, int] = {}
         self._rpc: Rpc
+        self._loop: asyncio.AbstractEventLoop
         self._tasks: Tasks
         self._exporter: Exporter
         self._meters = Meters(self._client_id, self._metered_group(), self._gauges)
@@ -129,6 +132,7 @@ class Client(ABC):
             raise NotRunning(f"the client was started before; it is {self._state.value}")
         channels.check_fork()
         self._state = State.STARTING
+        self._loop = asyncio.get_running_loop()
         self._tasks = Tasks()
         self._rpc = Rpc(self._configuration, self._client_id, self._lost_settings)
         self._exporter = Exporter(self._meters, self._rpc.headers, self._configuration.tls)
@@ -154,6 +158,10 @@ class Client(ABC):
         if self._state in (State.CLOSING, State.CLOSED, State.CREATED):
             if self._state is State.CREATED:
                 self._state = State.CLOSED
+            return
+        if self._loop.is_closed():
+            # It ended with its loop: every task was cancelled there.
+            self._state = State.CLOSED
             return
         if self._state is State.STARTING:
             await completed(self._release(asyncio.current_task()))
@@ -225,6 +233,15 @@ class Client(ABC):
 
     def _check_running(self) -> None:
         if self._state is State.RUNNING and self._pid == os.getpid():
+            try:
+                is_elsewhere = asyncio.get_running_loop() is not self._loop
+            except RuntimeError:
+                return  # what needs a loop says so itself
+            if is_elsewhere:
+                raise NotRunning(
+                    "the client was started on another event loop: use it there, make one for this"
+                    " loop, or take its twin of cosmodrome.sync, which any thread may use"
+                )
             return
         if self._pid != os.getpid():
             raise NotRunning("the client was made in a parent process; make one after the fork")
@@ -244,15 +261,26 @@ class Client(ABC):
             known_now = self._routes.get(topic)
             if known_now is not None and known_now is not known:
                 return known_now  # somebody else asked meanwhile
-            return await self._fetch_route(topic)
+            if known is not None:
+                return await self._fetch_route(topic)
+            return await self._first_route(topic)
 
-    async def _fetch_route(self, topic: str, *, is_patient: bool | None = None) -> Route:
+    async def _first_route(self, topic: str) -> Route:
+        """Ask for a route that nobody has yet: worth waiting for a broker that is just starting."""
+        for _ in range(FIRST_ROUTE_TRIES):
+            try:
+                return await self._fetch_route(topic, is_patient=True)
+            except ConnectionFailed:
+                continue  # a channel that missed heartbeats is made anew, under who waits for it
+            except DeadlineExceeded:
+                break
+        # It waited in vain. A call that does not wait says why.
+        return await self._fetch_route(topic)
+
+    async def _fetch_route(self, topic: str, *, is_patient: bool = False) -> Route:
         request = rpc.QueryRouteRequest(
             topic=self._resource(topic), endpoints=self._access_point.to_wire()
         )
-        # A start waits for a broker that is just starting, too; later a route may stay old.
-        if is_patient is None:
-            is_patient = self._state is State.STARTING
         answer = await self._rpc.call(
             self._access_point, "QueryRoute", request, is_patient=is_patient
         )
@@ -282,12 +310,8 @@ class Client(ABC):
             try:
                 return await self._route(topic)
             except CosmodromeError as error:
-                if attempt < attempts and error.is_retryable:
-                    continue
-                if isinstance(error, DeadlineExceeded):
-                    # It waited for a connection in vain. A call that does not wait says why.
-                    return await self._fetch_route(topic, is_patient=False)
-                raise
+                if attempt == attempts or not error.is_retryable:
+                    raise
         raise AssertionError("the loop returns or raises")
 
     async def _open_sessions(self, wanted: Iterable[Endpoints]) -> None:
