@@ -13,15 +13,14 @@ from pathlib import Path
 import msgspec
 
 from cosmodrome_server.errors import CorruptFrame
-from cosmodrome_server.model.log import MessageState, RecordKind, Replayed
+from cosmodrome_server.model.log import RecordKind, Replayed
 from cosmodrome_server.store import key_index, sealed_index, segment
 from cosmodrome_server.store.checkpoint import FILE_NAME, SqliteCheckpoints
-from cosmodrome_server.store.consume_queue import key_of
 from cosmodrome_server.store.files import Files, OsFiles
 from cosmodrome_server.store.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from cosmodrome_server.store.opening import LOCK_NAME, SHARD_NAME
 from cosmodrome_server.store.record import decode_records
-from cosmodrome_server.store.recovery import entries_of
+from cosmodrome_server.store.recovery import entries_of, place_given_by
 from cosmodrome_server.store.scanner import Bad, Found, Tail, scan
 from cosmodrome_server.store.sealed_index import WORDS, Run
 from cosmodrome_server.store.segment import SegmentHeader
@@ -277,13 +276,11 @@ class _Checker:
             self._say(path, found.start, f"{records} records of {found.header.records} in frame")
 
     def _note(self, record: Replayed) -> None:
-        message = record.message
-        if message is None:
-            return
-        self.report.messages += 1
-        if message.state is MessageState.VISIBLE:
-            key = key_of(message.topic_id, message.queue_id)
-            self.ends[key] = max(self.ends.get(key, 0), message.queue_offset + 1)
+        self.report.messages += record.message is not None
+        place = place_given_by(record)
+        if place is not None:
+            key, queue_offset, _ = place
+            self.ends[key] = max(self.ends.get(key, 0), queue_offset + 1)
 
     def _check_index(self, header: SegmentHeader) -> None:
         """An index says of every visible message what its record says."""

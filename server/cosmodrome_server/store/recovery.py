@@ -429,7 +429,7 @@ def entries_of(
                 continue
             base = header.number << segment.OFFSET_BITS | item.start + FRAME_HEADER_BYTES
             for record in decode_records(item.payload, base, item.header.timestamp_ms):
-                place = _place_given_by(record)
+                place = place_given_by(record)
                 if place is None:
                     continue
                 key, queue_offset, entry = place
@@ -450,7 +450,7 @@ def entries_of(
     }
 
 
-def _place_given_by(record: Replayed) -> tuple[int, int, tuple[int, int, int]] | None:
+def place_given_by(record: Replayed) -> tuple[int, int, tuple[int, int, int]] | None:
     """Key of the queue, queue offset and index entry, if a record gives a message its place."""
     message = record.message
     if message is not None:

@@ -4,10 +4,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from cosmodrome_server.clock import SystemClock
 from cosmodrome_server.errors import CorruptFrame, StoreLocked
-from cosmodrome_server.model.log import MessageRecord, MessageState, RecordKind
+from cosmodrome_server.model.log import (
+    END_TRANSACTION_HEAD,
+    MessageRecord,
+    MessageState,
+    RecordKind,
+)
 from cosmodrome_server.store import check, segment
 from cosmodrome_server.store.commit_log import CommitLog
 from cosmodrome_server.store.opening import SHARD_NAME, open_log
@@ -72,6 +78,22 @@ def test_a_whole_log_has_no_problems(tmp_path: Path) -> None:
     assert (report.messages, report.queues, report.frames) == (120, 1, 120)
     assert (report.first_lsn, report.last_lsn) == (1, 120)
     assert report.segments == len(segments(tmp_path)) > 1
+
+
+def test_a_queue_of_committed_messages_counts_and_one_of_half_messages_does_not(
+    tmp_path: Path,
+) -> None:
+    log = opened(tmp_path)
+    half = MessageRecord(MessageState.HALF, 7, 0, 0, 0, 1_000, 0, b"s", b"", b"body")
+    position = log.stage_message(half)
+    log.stage_message(replace(half, topic_id=8))
+    head = END_TRANSACTION_HEAD.pack(0, position, 1_000, 7, 0, 0, 0, True)
+    log.stage(RecordKind.END_TRANSACTION, head + b"id")
+    log.close()
+
+    report = check.check(tmp_path)
+
+    assert (report.messages, report.queues) == (2, 1)
 
 
 def test_a_damaged_message_is_found_and_placed(tmp_path: Path) -> None:
