@@ -33,6 +33,9 @@ class FirstOffsets:
         self._keys = array("Q", map(keys.__getitem__, order))
         self._ends = array("Q", map(ends.__getitem__, order))
 
+    def __len__(self) -> int:
+        return len(self._keys)
+
     def of(self, key: int) -> int:
         """The end of a queue then; 0 if it was not there."""
         at = bisect_left(self._keys, key)

@@ -29,8 +29,10 @@ _log = logging.getLogger(__name__)
 
 # Queues whose runs are remembered; all are forgotten when there are so many.
 _CACHED_MAX = 4_096
-# Indexes mapped at a time: of the 900 segments of 115 GB.
-_MAPPED_MAX = 256
+# Indexes mapped at a time, of 64 GiB of log; beyond it a quarter goes.
+_MAPPED_MAX = 512
+# Queues of which it is known where they ended when some segment began: 16 bytes each.
+_FIRSTS_MAX = 1_000_000
 
 # (segment, whether a sector that cannot be read raises OSError) → its entries
 Rebuild = Callable[[SegmentHeader, bool], dict[int, Run]]
@@ -109,8 +111,8 @@ class SealedSegments:
         self._mapped_max = mapped_max
         # Those that are mapped, in the order they were.
         self._mapped: dict[int, SealedEntries] = {}
-        # Of the segment of this number, once it was asked; None if its first frame is lost.
-        self._firsts: tuple[int, FirstOffsets | None] = (0, None)
+        # By the number of the segment, once it was asked; None if its first frame is lost.
+        self._firsts: dict[int, FirstOffsets | None] = {}
 
     def load(self, sealed: Iterable[tuple[SegmentHeader, IndexHeader]]) -> None:
         """Take back the segments of an earlier run, in order."""
@@ -138,21 +140,25 @@ class SealedSegments:
                 return run.base
         return None
 
-    def _first_offsets(self, oldest: SegmentHeader) -> FirstOffsets | None:
-        number, firsts = self._firsts
-        if number != oldest.number:
-            firsts = None
+    def _first_offsets(self, header: SegmentHeader) -> FirstOffsets | None:
+        """Where queues ended when a segment began; raises as `first_offset`."""
+        number = header.number
+        if number not in self._firsts:
+            firsts: FirstOffsets | None = None
             try:
-                firsts = read_first_offsets(self._files, self._directory, oldest)
+                firsts = read_first_offsets(self._files, self._directory, header)
             except FileNotFoundError:
                 pass  # Lost: the indexes say what is left.
             except OSError as error:
-                what = f"the first frame of segment {oldest.number}"
+                what = f"the first frame of segment {number}"
                 refusal = self._patience.refused(what, what, error)
                 if isinstance(refusal, ReadFailed):
                     raise refusal from error
-            self._firsts = oldest.number, firsts
-        return firsts
+            self._firsts[number] = firsts
+            known = [held for held in self._firsts.values() if held is not None]
+            if len(known) > 1 and sum(map(len, known)) > _FIRSTS_MAX:
+                self._firsts = {number: firsts}
+        return self._firsts[number]
 
     def offset_at(self, key: int, timestamp_ms: int) -> int | None:
         """The first offset stored then or later; None if none is sealed."""
@@ -200,21 +206,36 @@ class SealedSegments:
         return None
 
     def _search(self, key: int, queue_offset: int) -> Run | None:
-        """Halve the segments; where one does not know the queue, ask the next."""
+        """Halve the segments."""
         low, high = 0, len(self._sealed)
         while low < high:
-            middle = probe = (low + high) // 2
-            run = None
-            while probe < high and run is None:
-                run = self._run_in(self._sealed[probe], key)
-                probe += 1
-            if run is None or queue_offset < run.base:
+            middle = (low + high) // 2
+            run = self._run_in(self._sealed[middle], key)
+            if run is None:
+                low, high = self._narrow(key, queue_offset, (low, middle, high))
+            elif queue_offset < run.base:
                 high = middle
             elif queue_offset < run.end:
                 return run
             else:
-                low = probe
+                low = middle + 1
         return None
+
+    def _narrow(self, key: int, queue_offset: int, among: tuple[int, int, int]) -> tuple[int, int]:
+        """Where to go on where the segment in the middle has nothing of a queue."""
+        low, middle, high = among
+        try:
+            firsts = self._first_offsets(self._sealed[middle].segment)
+        except ReadFailed:
+            firsts = None
+        if firsts is not None:
+            return (low, middle) if queue_offset < firsts.of(key) else (middle + 1, high)
+        # The next one that knows the queue has to say.
+        for probe in range(middle + 1, high):
+            run = self._run_in(self._sealed[probe], key)
+            if run is not None:
+                return (low, middle) if queue_offset < run.base else (probe, high)
+        return low, middle
 
     def _run_in(self, sealed: SealedEntries, key: int) -> Run | None:
         memory = sealed.memory
@@ -231,8 +252,9 @@ class SealedSegments:
 
     def _keep_mapped(self, sealed: SealedEntries, opened: MappedIndex) -> None:
         if len(self._mapped) >= self._mapped_max:
-            self._mapped.pop(next(iter(self._mapped))).mapped = None
-            # They hold it, too.
+            for number in list(self._mapped)[: max(1, self._mapped_max // 4)]:
+                self._mapped.pop(number).mapped = None
+            # They hold them, too.
             self._runs.clear()
         sealed.mapped, sealed.is_verified = opened, True
         self._mapped[sealed.segment.number] = sealed
@@ -305,4 +327,5 @@ class SealedSegments:
         """Retention took the segments before `number`."""
         self._sealed = [sealed for sealed in self._sealed if sealed.segment.number >= number]
         self._mapped = {held: sealed for held, sealed in self._mapped.items() if held >= number}
+        self._firsts = {held: firsts for held, firsts in self._firsts.items() if held >= number}
         self._runs.clear()

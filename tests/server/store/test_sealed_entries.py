@@ -8,7 +8,7 @@ import pytest
 from cosmodrome_server.store import sealed_index
 from cosmodrome_server.store.sealed_entries import SealedSegments
 from cosmodrome_server.store.sealed_index import IndexHeader, Run
-from cosmodrome_server.store.segment import SegmentHeader
+from cosmodrome_server.store.segment import HEADER_BYTES, SegmentHeader
 from tests.support.faulty_files import FaultyFiles
 from tests.support.log_world import DIRECTORY, World
 
@@ -113,3 +113,44 @@ def test_what_neither_index_nor_frames_tell_of_is_a_hole(lost_frames: int) -> No
     assert [n for n, body in enumerate(bodies) if body is None] == list(lost)
     assert len(world.log.tag_hashes(1, 0, 0, end)) == end
     assert world.log.timestamp(1, 0, first) == world.log.timestamp(1, 0, lost.stop)
+
+
+@pytest.mark.parametrize("number", [1, 4, 11])
+def test_a_queue_of_few_segments_is_found_without_a_look_at_all(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    while len(world.log.segments()) < 14:
+        if len(world.log.segments()) == number and not world.log.max_offset(1, 1):
+            world.send(1, b"seldom")
+        world.send(0, b"x" * 900)
+        world.commit()
+    world = world.killed()
+    looks: list[Path] = []
+    mapped = world.disk.map
+
+    def watched(path: Path) -> memoryview:
+        looks.append(path)
+        return mapped(path)
+
+    monkeypatch.setattr(world.disk, "map", watched)
+
+    assert world.log.read(1, 1, 0).body == b"seldom"
+    assert len(looks) <= 4
+
+
+def test_where_first_frames_are_lost_too_the_indexes_say_where_a_queue_is() -> None:
+    world = World()
+    while len(world.log.segments()) < 8:
+        if len(world.log.segments()) in {2, 6}:
+            world.send(1, b"seldom")
+        world.send(0, b"x" * 900)
+        world.commit()
+    world = world.killed()
+    count = world.log.max_offset(1, 1)
+    for header in world.log.segments()[:-1]:
+        world.disk.content(world.segment_path(header.number))[HEADER_BYTES + 20] ^= 1
+
+    assert {offset for offset, body in world.messages(1, 1)} == set(range(count))
+    for offset in range(count):
+        assert world.log.position(1, 1, offset) >> 32 in {2, 6}
