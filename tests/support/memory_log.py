@@ -53,7 +53,9 @@ class MemoryLog:
             for record in frame
             if record.message is not None
         }
-        self._next_position = 64 + sum(len(frame) for frame in self._frames)
+        self._next_position = 64 + sum(
+            _length(record.message) for frame in self._frames for record in frame
+        )
         self._held: Callable[[], None] | None = None
         self._on_idle: Callable[[], None] = lambda: None
         self._on_failed: Callable[[Exception], None] = lambda _: None
@@ -98,7 +100,7 @@ class MemoryLog:
 
     def _stage(self, kind: RecordKind, payload: bytes, message: MessageRecord | None) -> int:
         position = self._next_position
-        self._next_position += 1
+        self._next_position += _length(message)
         self._open.append(Replayed(kind, position, self.now_ms, payload, message))
         return position
 
@@ -356,3 +358,8 @@ class MemoryLog:
     def _check_alive(self) -> None:
         if self._failure is not None:
             raise StoreFailed(f"an earlier write failed: {self._failure}")
+
+
+def _length(message: MessageRecord | None) -> int:
+    """What a record takes of the log: bodies, and little else."""
+    return 1 if message is None else 1 + len(message.body)

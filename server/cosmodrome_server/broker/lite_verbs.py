@@ -401,7 +401,7 @@ class LiteVerbs(OperationVerbs):
                 assert isinstance(waiter, Waiter), "pulls wait elsewhere"
                 if not (is_wildcard or self._concerns(what, waiter.query)):
                     continue
-                if not budget:
+                if not budget or self._wake_bytes_left <= 0:
                     self._news[place] = what
                     self._commit.touch()
                     break

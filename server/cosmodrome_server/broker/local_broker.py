@@ -141,7 +141,8 @@ class LocalBroker(LiteVerbs):
 
     def end_waits(self) -> None:
         """Answer who waits with nothing, now and from now on: the broker is about to stop."""
-        self._serve_turn()
+        while self._asked:
+            self._serve_turn()
         self._waits_end = True
         for waiter in self._polling.take_all():
             waiter.is_open = False

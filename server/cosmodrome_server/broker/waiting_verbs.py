@@ -7,7 +7,7 @@ lease, one record, however many calls.
     wait ──something arrives, or the deadline──▶ on_ready(messages | none)
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -24,6 +24,9 @@ from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
 
 # Waiters served in one turn of the loop; the rest is served in the next.
 _SERVED_PER_TURN = 64
+# Bodies that those who asked in a turn get in it, and those who wait, give or take a receive; the
+# others are served in the next one.
+_BYTES_PER_TURN = 32 << 20
 
 Then: TypeAlias = Callable[[list[Delivery] | Exception], None]
 _Asker: TypeAlias = tuple[ReceiveQuery, Then]
@@ -38,6 +41,7 @@ class WaitingVerbs(ReceiveVerbs):
         self._open_receives()
         self._polling = LongPolling(self._settings.waiters_max, self._settings.waiters_per_group)
         self._asked: dict[_Alike, list[_Asker]] = {}
+        self._wake_bytes_left = 0
         self._waits_end = False
 
     # At the end of the turn
@@ -58,28 +62,41 @@ class WaitingVerbs(ReceiveVerbs):
         if not self._asked:
             return
         asked, self._asked = self._asked, {}
-        for askers in asked.values():
-            if len(askers) == 1 or not self._is_shared(askers[0][0]):
-                for asker in askers:
-                    self._answer([asker])
-            else:
-                for some in _of_one_lease(askers):
-                    self._answer(some)
+        room = _BYTES_PER_TURN
+        for alike, askers in asked.items():
+            for some in self._parts(askers):
+                if room > 0:
+                    room -= self._answer(some)
+                else:
+                    self._asked.setdefault(alike, []).extend(some)
+        if self._asked:
+            self._commit.touch()
+
+    def _parts(self, askers: Sequence[_Asker]) -> Iterable[Sequence[_Asker]]:
+        """Those that are answered together."""
+        if len(askers) == 1:
+            return (askers,)
+        return _of_one_lease(askers) if self._is_shared(askers[0][0]) else ([one] for one in askers)
 
     def _is_shared(self, query: ReceiveQuery) -> bool:
         """Whether what one consumer of the group gets does not depend on which one asks."""
         group = self._shard.catalogue.groups.get(query.group)
         return group is not None and not group.group.is_fifo and not group.group.lite_bind_topic
 
-    def _answer(self, askers: Sequence[_Asker]) -> None:
+    def _answer(self, askers: Sequence[_Asker]) -> int:
+        """Let them receive; how many bytes they got."""
         try:
             shares = self._shares([query for query, _ in askers])
         except Exception as error:  # also a bug: the turn's frame must be written
             for _, then in askers:
                 then(error)
-            return
+            return 0
+        taken = 0
         for (_, then), share in zip(askers, shares, strict=True):
+            for delivery in share:
+                taken += len(delivery.message.body)
             then(share)
+        return taken
 
     def _shares(self, queries: Sequence[ReceiveQuery]) -> list[list[Delivery]]:
         """What each of these that ask for the same gets of one receive."""
@@ -145,10 +162,11 @@ class WaitingVerbs(ReceiveVerbs):
     def _wake(self) -> None:
         to_wake, self._to_wake = self._to_wake, {}
         budget = _SERVED_PER_TURN
+        self._wake_bytes_left = _BYTES_PER_TURN
         for place in to_wake:
             most = 1
             while budget and (served := self._serve_first(place, min(most, budget))):
-                budget -= served
+                budget = budget - served if self._wake_bytes_left > 0 else 0
                 most *= 2  # Who waits is looked at only if so many may get something.
             if not budget:
                 self._to_wake[place] = None
@@ -174,6 +192,8 @@ class WaitingVerbs(ReceiveVerbs):
     def _let_go(self, waiter: Waiter, deliveries: list[Delivery]) -> None:
         self._polling.remove(waiter)
         waiter.is_open = False
+        for delivery in deliveries:
+            self._wake_bytes_left -= len(delivery.message.body)
         waiter.on_ready(deliveries)
 
     def _serve(self, waiter: AnyWaiter) -> bool:

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 
 from cosmodrome_server.core.machine import Matcher
 from cosmodrome_server.core.progress import Progress
-from cosmodrome_server.core.receive import Demand, Found, ReceivePlan, ReceivePlanner
+from cosmodrome_server.core.receive import BYTES_MAX, Demand, Found, ReceivePlan, ReceivePlanner
 from cosmodrome_server.core.records import LEASE_SPAN, Pop
 from cosmodrome_server.model import wire
 from cosmodrome_server.model.log import MessageRecord, QueueReader
@@ -77,6 +77,7 @@ class FifoPlanner:
         self._room = demand.room
         self._read_left = _READ_MAX
         self._passed_left = _PASSED_BYTES_MAX
+        self._bytes_left = BYTES_MAX
 
     @property
     def plan(self) -> ReceivePlan:
@@ -86,7 +87,7 @@ class FifoPlanner:
     @property
     def is_full(self) -> bool:
         """Whether the batch is."""
-        return self._room == 0
+        return self._room == 0 or self._bytes_left <= 0
 
     def receive(self, progress: Progress, end: int) -> None:
         """Take from one queue, which ends before `end`."""
@@ -98,7 +99,8 @@ class FifoPlanner:
             for queue_offset in lease.offsets()
         }
         self._take_ready(progress, blocked)
-        if self._room and end > progress.cursor and len(progress.ready) < HELD_MAX:
+        self.plan.is_more = self.plan.is_more or self.is_full
+        if not self.is_full and end > progress.cursor and len(progress.ready) < HELD_MAX:
             start = self._pass_gone(progress, end)
             stop = min(end, start + min(LEASE_SPAN, self._read_left))
             self._read_left -= stop - start
@@ -137,7 +139,7 @@ class FifoPlanner:
         run: Found = []
         run_attempt = 0
         for queue_offset in sorted(progress.ready):
-            if not self._room:
+            if self.is_full:
                 break
             attempt = progress.ready[queue_offset]
             name = self._groups.name_of(self._planner, progress, queue_offset)
@@ -157,6 +159,7 @@ class FifoPlanner:
             run.append((queue_offset, record))
             run_attempt = attempt
             self._room -= 1
+            self._bytes_left -= len(record.body)
         if run:
             self._pop_run(progress, run, run_attempt)
         if not self._room:
@@ -186,7 +189,7 @@ class FifoPlanner:
         found: Found = []
         mask = held = 0
         at = base
-        while at < end and self._room and self._passed_left > 0:
+        while at < end and not self.is_full and self._passed_left > 0:
             record = self._planner.read(progress, at)
             if record is not None and self._matcher.matches(record):
                 _, topic_id, queue_id = progress.place
@@ -195,6 +198,7 @@ class FifoPlanner:
                     mask |= 1 << (at - base)
                     found.append((at, record))
                     self._room -= 1
+                    self._bytes_left -= len(record.body)
                     at += 1
                     continue
                 held |= 1 << (at - base)
@@ -205,7 +209,7 @@ class FifoPlanner:
             pop.count = at - base
             pop.held = held
             self._planner.take(pop, found)
-        self.plan.is_more = self.plan.is_more or not self._room
+        self.plan.is_more = self.plan.is_more or self.is_full
         return at
 
     def _held_groups(self, progress: Progress) -> set[str]:

@@ -30,6 +30,14 @@ _EXHAUSTED_MAX = 1_024
 # Offsets one receive looks at before it lets others have a turn of the loop.
 SCAN_OFFSETS_MAX = 65_536
 _SCAN_STEP = 4_096
+# What reading a message that does not match counts as: so many offsets, and one for so many bytes.
+_READ_OFFSETS = 16
+_OFFSET_BYTES = 128
+# Bodies one receive takes, give or take a message: a batch of large ones would hold the loop, and
+# memory, for as long as it is large.
+BYTES_MAX = 16 << 20
+# As far apart as messages may lie in the log to be read together without a look at their sizes.
+_TOGETHER_BYTES = 4 << 20
 
 Found = list[tuple[int, MessageRecord]]
 
@@ -80,7 +88,16 @@ class ReceivePlan(msgspec.Struct, gc=False):
 class ReceivePlanner:
     """Plans one receive; made for it and thrown away."""
 
-    __slots__ = ("_demand", "_looked", "_matcher", "_reader", "_room", "_scan_left", "plan")
+    __slots__ = (
+        "_bytes_left",
+        "_demand",
+        "_looked",
+        "_matcher",
+        "_reader",
+        "_room",
+        "_scan_left",
+        "plan",
+    )
 
     def __init__(self, demand: Demand, matcher: Matcher, reader: QueueReader) -> None:
         self.plan = ReceivePlan()
@@ -88,6 +105,7 @@ class ReceivePlanner:
         self._matcher = matcher
         self._reader = reader
         self._room = demand.room
+        self._bytes_left = BYTES_MAX
         self._scan_left = SCAN_OFFSETS_MAX
         # Queue id → how many of its ready messages were looked at.
         self._looked: dict[int, int] = {}
@@ -107,7 +125,7 @@ class ReceivePlanner:
                     self._take_fresh(progress or consumption.at(queue_id), ends[queue_id])
                     if not self._room:
                         break
-        if not self._room:
+        if not self._room or self._bytes_left <= 0:
             self.plan.is_more = True
         return self.plan
 
@@ -142,7 +160,9 @@ class ReceivePlanner:
             run_attempt = 0
             looked = self._looked.get(queue_id, 0)
             for queue_offset, attempt in islice(progress.ready.items(), looked, None):
-                if not quota or len(self.plan.exhausted) >= _EXHAUSTED_MAX:
+                if not quota or self._bytes_left <= 0:
+                    break
+                if len(self.plan.exhausted) >= _EXHAUSTED_MAX:
                     break
                 looked += 1
                 if attempt > self._demand.attempts_max:
@@ -159,6 +179,7 @@ class ReceivePlanner:
                 run.append((queue_offset, record))
                 run_attempt = attempt
                 quota -= 1
+                self._bytes_left -= len(record.body)
             self._looked[queue_id] = looked
             if run:
                 self.pop_ready(progress, run, run_attempt)
@@ -191,6 +212,8 @@ class ReceivePlanner:
         self._pop(progress, (base, 0, _mask_of(base, run)), run, attempt=attempt)
 
     def _take_fresh(self, progress: Progress, end: int) -> None:
+        if self._bytes_left <= 0:
+            return
         _, topic_id, queue_id = progress.place
         start = progress.cursor
         first = self._reader.min_offset(topic_id, queue_id)
@@ -209,21 +232,49 @@ class ReceivePlanner:
             self._take_all(progress, start, min(end, start + min(self._room, LEASE_SPAN)))
 
     def _take_all(self, progress: Progress, start: int, end: int) -> None:
+        found: Found = []
+        is_whole = True
+        at = start
+        while at < end and self._bytes_left > 0:
+            stop = self._together(progress, at, end)
+            records = self._read_run(progress, at, stop)
+            for queue_offset, record in enumerate(records, at):
+                if record is None:
+                    is_whole = False
+                else:
+                    found.append((queue_offset, record))
+                    self._bytes_left -= len(record.body)
+            at = stop
+        mask = (1 << at - start) - 1 if is_whole else _mask_of(start, found)
+        self._pop(progress, (start, at - start, mask), found)
+
+    def _together(self, progress: Progress, start: int, end: int) -> int:
+        """Up to where messages that begin at `start` are read at once."""
+        while end - start > 1 and self._apart(progress, start, end - 1) > _TOGETHER_BYTES:
+            end = start + (end - start) // 2
+        return end
+
+    def _apart(self, progress: Progress, first: int, last: int) -> int:
+        """How many bytes of the log lie between two messages; more than enough if one is lost."""
+        _, topic_id, queue_id = progress.place
+        position = self._reader.position
+        try:
+            return position(topic_id, queue_id, last) - position(topic_id, queue_id, first)
+        except (CorruptFrame, MessageNotFound):
+            return _TOGETHER_BYTES + 1
+
+    def _read_run(self, progress: Progress, start: int, end: int) -> Sequence[MessageRecord | None]:
         _, topic_id, queue_id = progress.place
         records = self._reader.read_many(topic_id, queue_id, start, end)
-        found = [(at, record) for at, record in enumerate(records, start) if record is not None]
-        mask = (1 << end - start) - 1
-        if len(found) < len(records):
-            # Once more alone: that says why, and counts it; or it can be read now.
-            again = [record or self.read(progress, at) for at, record in enumerate(records, start)]
-            found = [(at, record) for at, record in enumerate(again, start) if record is not None]
-            mask = _mask_of(start, found)
-        self._pop(progress, (start, end - start, mask), found)
+        if all(records):
+            return records
+        # Once more alone: that says why, and counts it; or it can be read now.
+        return [record or self.read(progress, at) for at, record in enumerate(records, start)]
 
     def _take_matching(self, progress: Progress, start: int, end: int) -> None:
         found: Found = []
         at = start
-        while at < end and len(found) < self._room and self._scan_left > 0:
+        while at < end and len(found) < self._room and min(self._scan_left, self._bytes_left) > 0:
             stop = min(end, at + _SCAN_STEP)
             at = self._scan(progress, (at, stop), found)
         self.plan.is_more = self.plan.is_more or at < end
@@ -242,8 +293,13 @@ class ReceivePlanner:
             record = self.read(progress, queue_offset)
             if record is not None and self._matcher.matches(record):
                 found.append((queue_offset, record))
-                if len(found) == self._room:
+                self._bytes_left -= len(record.body)
+                if len(found) == self._room or self._bytes_left <= 0:
                     self._scan_left -= queue_offset + 1 - start
+                    return queue_offset + 1
+            elif record is not None:
+                self._scan_left -= _READ_OFFSETS + len(record.body) // _OFFSET_BYTES
+                if self._scan_left <= 0:
                     return queue_offset + 1
         self._scan_left -= end - start
         return end

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cosmodrome_server.broker.receive_verbs import INFLIGHT_ATTRIBUTE
+from cosmodrome_server.core.receive import BYTES_MAX
 from cosmodrome_server.core.records import LEASE_SPAN
 from cosmodrome_server.errors import BadRequest, StoreFull, TopicNotFound
-from cosmodrome_server.model.filter import Filter
-from cosmodrome_server.model.group import Group
+from cosmodrome_server.model.filter import Filter, FilterType
+from cosmodrome_server.model.group import ConsumeFrom, Group
 from cosmodrome_server.model.log import RecordKind
 from cosmodrome_server.model.message import Delivery
 from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
@@ -52,6 +53,10 @@ class Askers:
             self._given[number] = found
 
         return then
+
+    @property
+    def answered(self) -> int:
+        return len(self._given)
 
     @property
     def answers(self) -> list[Found]:
@@ -331,5 +336,125 @@ def test_more_waiters_than_messages_stay_in_their_order(run: Run) -> None:
             world.broker.send("line", [new_message(b"x") for _ in range(batch)])
             await world.settle()
         assert given == list(range(9))
+
+    run(scenario)
+
+
+MIB = b"x" * (1 << 20)
+
+
+async def large(world: World, count: int, topic: str = "line", group: str = "") -> None:
+    """A MiB each; as many in a frame as it holds."""
+    for number in range(count):
+        world.broker.send(topic, [new_message(MIB, message_id=str(number), group=group)])
+        await world.settle()
+
+
+def test_a_receive_takes_so_many_bytes_and_who_finds_nothing_left_waits_a_turn(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await line(world, 0, queues=2)
+        await large(world, 64)
+        assert BYTES_MAX >> 20 <= len(world.receive("line", "billing")) < 20
+        given: list[Delivery] = []
+        asked = query(8)
+
+        def then(found: Found) -> None:
+            if found == []:
+                world.broker.wait(Waiter(asked, 60_000, given.extend))
+            else:
+                assert isinstance(found, list)
+                given.extend(found)
+
+        for _ in range(4):
+            world.broker.receive_soon(asked, then)
+        await world.settle()
+        assert 24 < len(given) <= 32, "those that were cut short have one or some"
+
+    run(scenario)
+
+
+def test_redeliveries_and_matches_of_a_filter_count_as_well(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await line(world, 0)
+        await large(world, 20)
+        first = world.receive("line", "billing", 20, invisible_ms=10)
+        assert 16 <= len(first) < 20
+        await world.later(11)
+        assert len(world.receive("line", "billing", 20)) == 16
+        wanted = Filter(FilterType.SQL, "TRUE")
+        world.broker.create_group(Group("audit", consume_from=ConsumeFrom.FIRST))
+        assert len(world.receive("line", "audit", 20, filter=wanted)) == 16
+
+    run(scenario)
+
+
+def test_an_ordered_receive_takes_so_many_bytes_too(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await large(world, 20, "steps", "g")
+        first = world.receive("steps", "ledger", 20)
+        assert len(first) == 16
+        await world.later(10_000)
+        again = world.receive("steps", "ledger", 20)
+        assert [each.message.queue_offset for each in again] == list(range(16))
+        for each in again:
+            world.broker.ack("ledger", "steps", each.receipt_handle)
+        assert len(world.receive("steps", "ledger", 20)) == 4
+
+    run(scenario)
+
+
+def test_a_turn_gives_so_many_bytes_and_the_next_one_goes_on(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await line(world, 0)
+        await large(world, 80)
+        askers = Askers(world)
+        for number in range(5):
+            askers.ask(query(16, invisible_ms=10_000 + number))
+        world.broker.wake()
+        assert askers.answered == 2
+        assert [len(each) for each in await askers.deliveries()] == [16] * 5
+        askers.ask(query(), query())
+        await world.broker.close()
+        assert askers.answered == 7
+
+    run(scenario)
+
+
+def test_those_who_wait_are_woken_by_so_many_bytes_a_turn(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await line(world, 0)
+        given: list[int] = []
+        for number in range(6):
+            one = query(16, invisible_ms=10_000 + number)
+            world.broker.wait(Waiter(one, 60_000, lambda found: given.append(len(found))))
+        await world.settle()
+        world.log.holding = True
+        world.broker.send("line", [new_message(b"first")])
+        await world.settle()
+        for _ in range(3):
+            world.broker.send("line", [new_message(MIB) for _ in range(32)])
+        world.log.holding = False
+        world.log.release()
+        world.broker.catch_up()
+        world.broker.wake()
+        assert given == [1, 16, 16]
+        await world.settle()
+        assert given == [1, 16, 16, 16, 16, 16]
+
+    run(scenario)
+
+
+def test_a_filter_that_nothing_matches_ends_its_turn_after_some_messages(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await line(world, 5_000)
+        found: list[int] = []
+        wanted = Filter(FilterType.SQL, "color = 'red'")
+        asked = query(filter=wanted)
+        while not found or found[-1] < 5_000:
+            assert world.broker.receive(asked) == []
+            found.append(world.broker.accumulation("billing", "line").ready)
+            found[-1] = 5_000 - found[-1]
+        assert len(found) == 2
+        assert found[0] < 4_500
 
     run(scenario)
