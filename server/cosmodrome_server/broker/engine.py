@@ -58,13 +58,14 @@ class Engine:
         self._timer_ms = NEVER_MS
         self._is_closed = False
         self._is_failed = False
+        self._is_put_off = False
         self._replay()
         # The lease clock goes on from the last record, or from the wall clock if that is
         # later: what expired while the broker was down has expired.
         self._lease_base_ms = max(self._shard.lease_ms, clock.now_ms()) - clock.monotonic_ms()
         self._checkpoints = Checkpoints(log, self._shard, clock, settings)
         self._commit = GroupCommit(
-            log, self._shard, self._end_of_turn, self._checkpoints.frame_sealed
+            log, self._shard, self._end_of_turn, self._checkpoints.frame_sealed, self._look_ahead
         )
         # Asked by every call: none in between.
         self.reply_when_durable, self.catch_up = (
@@ -145,6 +146,15 @@ class Engine:
         except StoreFull:
             # Even the space kept for state records is used up. What time brings waits for some;
             # what clients have staged does not.
+            self._is_put_off = True
+        else:
+            self._is_put_off = False
+
+    def _look_ahead(self) -> None:
+        """Set the timer; once the turn's frame is on its way, which others wait for."""
+        if self._is_closed:
+            return
+        if self._is_put_off:
             self._arm(self._clock.monotonic_ms() + _FULL_RETRY_MS)
         else:
             self._arm(self._next_deadline_ms())
@@ -186,6 +196,7 @@ class Engine:
         """Do what has become due; the timer calls it, and tests that own the clock."""
         self._advance()
         self._end_of_turn()
+        self._look_ahead()
 
     # Stopping
 

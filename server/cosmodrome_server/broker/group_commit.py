@@ -59,6 +59,7 @@ class GroupCommit:
         on_turn: Called on the loop after a frame became visible and at the end of every
             turn in which something was staged.
         on_sealed: Called when a frame was given to the writer, before anything is staged.
+        on_committed: Called on the loop after `on_turn`, when what there is to write is on its way.
 
     Attributes:
         durable: Frames on the disk that the loop has not taken up; the writer adds to it.
@@ -70,11 +71,13 @@ class GroupCommit:
         shard: Shard,
         on_turn: Callable[[], None],
         on_sealed: Callable[[], None],
+        on_committed: Callable[[], None],
     ) -> None:
         self._log = log
         self._shard = shard
         self._on_turn = on_turn
         self._on_sealed = on_sealed
+        self._on_committed = on_committed
         self._loop = asyncio.get_running_loop()
         self._thread = get_ident()
         self._replies: Replies = {}
@@ -134,6 +137,7 @@ class GroupCommit:
         self._is_scheduled = False
         self._on_turn()
         self._commit()
+        self._on_committed()
 
     def _commit(self) -> None:
         if not self._log.has_staged:
@@ -175,6 +179,7 @@ class GroupCommit:
         self.catch_up()
         self._on_turn()
         self._commit()
+        self._on_committed()
         self._release()
 
     def fail(self) -> None:
