@@ -79,7 +79,7 @@ def _settle(future: "Future[Any]", call: Callable[[], Any]) -> None:
         ended = RuntimeError("the listener called sys.exit")
         ended.__cause__ = error
         future.set_exception(ended)
-    except BaseException as error:
+    except BaseException as error:  # who waits for it gets it, as from any executor
         future.set_exception(error)
     else:
         future.set_result(result)

@@ -143,7 +143,11 @@ class ReceivePlanner:
                 behind.append(queue_id)
         if not self._demand.is_ready_last:
             half = (self._room + consumption.is_ready_first) // 2
+            kept = BYTES_MAX // 2 if fresh else 0
+            self._bytes_left -= kept
             self._take_ready(consumption, order, max(half, self._room - fresh))
+            # Large redeliveries leave new messages their half of the bytes, too.
+            self._bytes_left = max(0, self._bytes_left) + kept
         for queue_id in behind:
             if not self._room:
                 break

@@ -388,6 +388,20 @@ def test_redeliveries_and_matches_of_a_filter_count_as_well(run: Run) -> None:
     run(scenario)
 
 
+def test_large_redeliveries_leave_new_messages_their_half(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await line(world, 0)
+        await large(world, 16)
+        assert len(world.receive("line", "billing", 16, invisible_ms=10)) == 16
+        await world.later(11)
+        await large(world, 16)
+        found = world.receive("line", "billing", 32)
+        assert {each.attempt for each in found} == {1, 2}
+        assert 16 <= len(found) < 20
+
+    run(scenario)
+
+
 def test_an_ordered_receive_takes_so_many_bytes_too(run: Run) -> None:
     async def scenario(world: World) -> None:
         await large(world, 20, "steps", "g")

@@ -131,7 +131,7 @@ class _Receive:
                 self._deliver(found)
             elif not self._is_gone:
                 self._wait()
-        except Exception as error:
+        except Exception as error:  # a bug is this call's only, not the whole turn's
             if not isinstance(error, BrokerError):
                 _log.exception("%s failed", _RPC)
             self._refuse(error)
