@@ -30,6 +30,9 @@ _STREAM_BUFFER_MESSAGES = 1024
 _END = object()
 _GRPC_LOG = "grpc._cython.cygrpc"
 _INTERNAL = "internal error; the server's log says more"
+# What grpc logs, with a traceback, of a client that went away while grpc itself wrote to it: a
+# unary reply, or the status of a call. Which of the two depends on when it hears of it.
+_GONE = (grpc.aio.InternalError, asyncio.CancelledError)
 
 
 class GrpcioFront:
@@ -304,11 +307,8 @@ async def _send(context: Any, message: bytes) -> None:  # noqa: ANN401 - grpc's
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Whether a line of grpc says more than that a client went away while it was answered.
-
-    Unary replies are written by grpc itself, after the handler.
-    """
-    return record.exc_info is None or not isinstance(record.exc_info[1], grpc.aio.InternalError)
+    """Whether a line of grpc says more than that a client went away while it was answered."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], _GONE)
 
 
 class _GrpcioCall:

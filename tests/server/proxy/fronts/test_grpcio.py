@@ -103,3 +103,20 @@ def test_clients_that_go_in_the_middle_of_an_answer_leave_no_traceback(
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())
     assert caplog.text == ""
+
+
+def test_what_grpc_logs_of_a_client_that_left_is_no_news_and_the_rest_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which of the two grpc logs is a race within it, so they are told to its logger here."""
+    of_grpc = logging.getLogger("grpc._cython.cygrpc")
+
+    async def main() -> None:
+        async with serving("grpcio", tmp_path):
+            of_grpc.error("left", exc_info=asyncio.CancelledError())
+            of_grpc.error("left", exc_info=grpc.aio.InternalError("left"))
+            of_grpc.error("broke", exc_info=ValueError("broke"))
+            of_grpc.error("a line")
+
+    asyncio.run(main())
+    assert [record.message for record in caplog.records] == ["broke", "a line"]
