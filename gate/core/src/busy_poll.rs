@@ -9,7 +9,7 @@
 //! count, so that nobody pays for it under load; and one poll that was in vain ends it. Where there is but
 //! one processor, whoever is waited for would need it; where others want the processors, it rests.
 
-use crate::lone_caller::{LoneCaller, REST, make_way};
+use crate::lone_caller::{LoneCaller, make_way};
 use crate::statistics::{Statistics, up};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -76,9 +76,11 @@ impl BusyPoll {
         self.turns.get() >= TURNS_BEFORE && now.saturating_duration_since(self.last.get()) < self.budget
     }
 
-    fn rest(&self, now: Instant) {
-        self.turns.set(0);
-        self.rests_until.set(Some(now + REST));
+    fn rest(&self, now: Instant, duration: Duration) {
+        if !duration.is_zero() {
+            self.turns.set(0);
+            self.rests_until.set(Some(now + duration));
+        }
     }
 
     /// Keep the thread from sleeping while it is worth it: each yield looks at the sockets without waiting.
@@ -91,8 +93,8 @@ impl BusyPoll {
             up(&self.statistics.busy_polls);
             let _serving = self.lone_caller.serve();
             while self.is_worth_it(Instant::now()) {
-                if !make_way() && !self.lone_caller.rest() {
-                    self.rest(Instant::now());
+                if !make_way() {
+                    self.rest(Instant::now(), self.lone_caller.rest());
                 }
                 yield_now().await;
             }
@@ -106,6 +108,7 @@ mod tests {
 
     const BUDGET: Duration = Duration::from_micros(250);
     const SOON: Duration = Duration::from_micros(200);
+    const LONG: Duration = Duration::from_secs(1);
 
     fn with_budget(budget: Duration) -> BusyPoll {
         let mut poll = BusyPoll::new(0, LoneCaller::new(), Arc::default());
@@ -164,9 +167,11 @@ mod tests {
     #[test]
     fn where_others_want_the_processors_it_rests_and_begins_anew() {
         let (poll, mut now) = lone_caller(TURNS_BEFORE);
-        poll.rest(now);
+        poll.rest(now, Duration::ZERO);
+        assert!(poll.is_worth_it(now));
+        poll.rest(now, LONG);
         assert!(!poll.is_worth_it(now));
-        let over = now + REST;
+        let over = now + LONG;
         while now + SOON < over {
             now += SOON;
             poll.turn(true, now);

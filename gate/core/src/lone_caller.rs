@@ -10,7 +10,8 @@
 //! answer itself, twice or more in each call, and once more in each write that Python's loop waits for. The
 //! idler, of the least priority, is what runs there meanwhile. Threads that poll are in the way where others
 //! want the processors: when one gets its own back late, Python's loop and the idler sleep for a while, and if
-//! that was not enough the gate thread, too.
+//! that was not enough the gate thread, too. The while is short for what happens once, as a program that starts
+//! or collects its garbage, and twice as long each time it happens again soon.
 
 use crate::inbox::Inbox;
 use std::num::NonZero;
@@ -22,8 +23,10 @@ use std::time::{Duration, Instant};
 
 /// Who is woken by an answer needs a tenth of it; a program that computes takes the processor for longer.
 const LATE: Duration = Duration::from_millis(1);
-/// After a thread that polled was found in the way of others.
-pub(crate) const REST: Duration = Duration::from_secs(1);
+/// The first rest after a thread that polled was found in the way of others.
+const SHORTEST_REST: Duration = Duration::from_millis(32);
+/// And the longest; whoever was not in the way for as long begins with the shortest again.
+const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// Shared by the threads of a gate and Python's.
 pub(crate) struct LoneCaller {
@@ -32,6 +35,8 @@ pub(crate) struct LoneCaller {
     began: Instant,
     /// Microseconds after `began`.
     rests_until_us: AtomicU64,
+    /// How long this rest, or the last one, is.
+    rest_us: AtomicU64,
     is_over: AtomicBool,
     /// Where Python's loop was last seen.
     processor: AtomicUsize,
@@ -49,6 +54,7 @@ impl LoneCaller {
             callers: AtomicUsize::new(0),
             began: Instant::now(),
             rests_until_us: AtomicU64::new(0),
+            rest_us: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
             processor: AtomicUsize::new(0),
             idler: Mutex::new(None),
@@ -70,19 +76,38 @@ impl LoneCaller {
     }
 
     fn age_us(&self) -> u64 {
-        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
+        microseconds(self.began.elapsed())
+    }
+
+    fn rests_for(&self) -> Duration {
+        Duration::from_micros(self.rests_until_us.load(Relaxed).saturating_sub(self.age_us()))
     }
 
     fn is_resting(&self) -> bool {
-        self.age_us() < self.rests_until_us.load(Relaxed)
+        !self.rests_for().is_zero()
     }
 
-    /// Others want the processors: Python's loop and the idler sleep for a while. False if they did already.
-    pub(crate) fn rest(&self) -> bool {
-        let is_new = !self.is_resting();
-        let rest_us = u64::try_from(REST.as_micros()).unwrap_or(u64::MAX);
-        self.rests_until_us.store(self.age_us().saturating_add(rest_us), Relaxed);
-        is_new
+    /// Others want the processors: Python's loop and the idler sleep for a while. How long the thread that
+    /// says so should sleep, too: not at all if they had been awake until now.
+    pub(crate) fn rest(&self) -> Duration {
+        self.rest_at(self.age_us())
+    }
+
+    fn rest_at(&self, now_us: u64) -> Duration {
+        let over_us = self.rests_until_us.load(Relaxed);
+        let is_resting = now_us < over_us;
+        let last_us = self.rest_us.load(Relaxed);
+        let longest_us = microseconds(LONGEST_REST);
+        let rest_us = if is_resting {
+            last_us
+        } else if now_us.saturating_sub(over_us) < longest_us {
+            last_us.saturating_mul(2).clamp(microseconds(SHORTEST_REST), longest_us)
+        } else {
+            microseconds(SHORTEST_REST)
+        };
+        self.rest_us.store(rest_us, Relaxed);
+        self.rests_until_us.store(now_us.saturating_add(rest_us), Relaxed);
+        if is_resting { Duration::from_micros(rest_us) } else { Duration::ZERO }
     }
 
     /// Wait for the inbox without sleeping while a lone caller is served, `limit` at most; how long it was.
@@ -125,7 +150,7 @@ impl LoneCaller {
                 continue;
             }
             if self.is_resting() {
-                std::thread::park_timeout(REST);
+                std::thread::park_timeout(self.rests_for());
                 continue;
             }
             let processor = self.processor.load(Relaxed);
@@ -155,6 +180,10 @@ impl Drop for Serving<'_> {
     fn drop(&mut self) {
         self.0.callers.fetch_sub(1, Release);
     }
+}
+
+fn microseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Let others run who were put behind this thread. False if they took long.
@@ -271,13 +300,32 @@ mod tests {
         let alone = LoneCaller::with_room(true);
         let empty = Inbox::new()?;
         let _serving = alone.serve();
-        assert!(alone.rest());
-        assert!(!alone.rest(), "it did already");
+        let now_us = microseconds(LONG);
+        assert_eq!(alone.rest_at(now_us), Duration::ZERO);
+        assert_eq!(alone.rest_at(now_us), SHORTEST_REST, "that was not enough");
         assert_eq!(alone.linger(&empty, LONG), Duration::ZERO);
         alone.rests_until_us.store(0, Relaxed);
         assert!(alone.linger(&empty, SHORT) >= SHORT);
         alone.end();
         Ok(())
+    }
+
+    #[test]
+    fn rests_grow_while_others_keep_wanting_the_processors() {
+        let alone = LoneCaller::with_room(true);
+        let mut now_us = microseconds(LONG);
+        let mut rests = || {
+            assert_eq!(alone.rest_at(now_us), Duration::ZERO);
+            let rest_us = alone.rest_us.load(Relaxed);
+            now_us += rest_us;
+            Duration::from_micros(rest_us)
+        };
+        assert_eq!([rests(), rests(), rests()], [SHORTEST_REST, SHORTEST_REST * 2, SHORTEST_REST * 4]);
+        assert_eq!([rests(), rests(), rests()], [SHORTEST_REST * 8, SHORTEST_REST * 16, LONGEST_REST]);
+        assert_eq!(rests(), LONGEST_REST);
+        now_us += microseconds(LONGEST_REST);
+        assert_eq!(alone.rest_at(now_us), Duration::ZERO);
+        assert_eq!(alone.rest_us.load(Relaxed), microseconds(SHORTEST_REST));
     }
 
     #[test]
