@@ -42,6 +42,10 @@ _RESOLVED = Struct("<Q?")
 _KEY = Struct(">cI")
 HALF_PREFIX = b"X"
 RESOLVED_PREFIX = b"Y"
+# Entries that stand for nothing any more, beside one for each that does, before they are cleared.
+_STALE_MIN = 1_024
+# How many are forgotten, at most, where one is added.
+_FORGOTTEN_PER_END = 64
 
 Key = tuple[int, str]
 
@@ -158,6 +162,8 @@ class Transactions:
         self._resolved: dict[Key, tuple[int, bool]] = {}
         # Topics of which one was ever remembered.
         self._resolving: set[int] = set()
+        # (when, key) of each that is remembered, smallest first, and of some that are not any more.
+        self._oldest: list[tuple[int, Key]] = []
         # (when to look, position, key); entries of what changed since are passed over.
         self._schedule: list[tuple[int, int, Key]] = []
         self._dirty: dict[bytes, None] = {}
@@ -277,6 +283,7 @@ class Transactions:
         self._resolved.pop(key, None)
         self._resolving.add(record.topic_id)
         self._resolved[key] = (record.store_timestamp_ms, record.is_commit)
+        heapq.heappush(self._oldest, (record.store_timestamp_ms, key))
         self._soil(key)
         self._forget(record.store_timestamp_ms)
 
@@ -319,20 +326,30 @@ class Transactions:
         heapq.heappush(self._schedule, (when_ms, half.position, half.key))
 
     def _forget(self, now_ms: int) -> None:
-        """Forget resolutions of long ago; they are in the order of their time."""
-        while self._resolved:
-            key, (resolved_ms, _) = next(iter(self._resolved.items()))
-            is_old = resolved_ms + self._rules.remember_ms <= now_ms
-            if not is_old and len(self._resolved) <= self._rules.remembered_max:
-                return
-            # Of one time the smallest key: the order in which rows come back is all that
-            # a start knows of the order in which they were resolved.
-            for other, (other_ms, _) in self._resolved.items():
-                if other_ms != resolved_ms:
-                    break
-                key = min(key, other)
-            del self._resolved[key]
-            self._soil(key)
+        """Forget resolutions of long ago, of one time the smallest key first.
+
+        The log's time stands still while the wall clock is behind it: then thousands are of one,
+        and old all at once.
+        """
+        if len(self._oldest) > 2 * len(self._resolved) + _STALE_MIN:
+            self._order_resolved()
+        forgotten = 0
+        while self._oldest and forgotten < _FORGOTTEN_PER_END:
+            resolved_ms, key = self._oldest[0]
+            known = self._resolved.get(key)
+            # Else it stands for nothing, which a start does not know and must not count.
+            if known is not None and known[0] == resolved_ms:
+                is_old = resolved_ms + self._rules.remember_ms <= now_ms
+                if not is_old and len(self._resolved) <= self._rules.remembered_max:
+                    return
+                del self._resolved[key]
+                self._soil(key)
+                forgotten += 1
+            heapq.heappop(self._oldest)
+
+    def _order_resolved(self) -> None:
+        # Sorted, it is a heap.
+        self._oldest = sorted((when_ms, key) for key, (when_ms, _) in self._resolved.items())
 
     # Rows
 
@@ -374,9 +391,7 @@ class Transactions:
     def restored(self) -> None:
         """All rows are back: put both in their order."""
         self._open = dict(sorted(self._open.items(), key=lambda item: item[1].position))
-        self._resolved = dict(
-            sorted(self._resolved.items(), key=lambda item: (item[1][0], item[0]))
-        )
+        self._order_resolved()
 
 
 def _row_key(key: Key) -> bytes:

@@ -302,3 +302,47 @@ def test_a_broker_may_remember_no_resolution_at_all() -> None:
     assert shell.end("a", 0, is_commit=True)
     with pytest.raises(InvalidTransactionId):
         shell.end("a", 0, is_commit=True)
+
+
+def test_thousands_resolved_at_one_time_are_forgotten_some_at_a_time() -> None:
+    rules = TransactionRules(remember_ms=200, remembered_max=100_000)
+    transactions = Transactions(rules)
+
+    def end(name: str, now_ms: int) -> None:
+        transactions.apply_end(EndTransaction(0, 1, now_ms, TOPIC, 1, 5, 9, True, name))
+
+    def remembered() -> int:
+        return sum(1 for _ in transactions.rows())
+
+    # The log's time stood still: its wall clock was set back.
+    for number in range(3_000):
+        end(f"{number:04}", 1_000)
+    before = remembered()
+    end("later", 1_200)
+
+    assert before == 3_000
+    assert 2_900 < remembered() < before
+    for number in range(60):
+        end(f"last-{number}", 1_200)
+    assert remembered() == 61
+
+
+def test_what_is_forgotten_is_the_same_after_a_start() -> None:
+    rules = TransactionRules(remember_ms=200, remembered_max=100_000)
+    live = Transactions(rules)
+
+    def end(where: Transactions, name: str, now_ms: int) -> None:
+        where.apply_end(EndTransaction(0, 1, now_ms, TOPIC, 1, 5, 9, True, name))
+
+    # Each name is resolved again and again, so that the live one holds what stands for nothing.
+    for number in range(2_000):
+        end(live, f"{number % 300:04}", 1_000 + number // 900)
+    started = Transactions(rules)
+    for key, value in live.rows():
+        started.restore(key, value)
+    started.restored()
+
+    for number in range(8):
+        for each in (live, started):
+            end(each, f"next-{number}", 1_202)
+        assert sorted(live.rows()) == sorted(started.rows())
