@@ -58,12 +58,13 @@ def is_genuine(credential: Credential, secret: str, date: str) -> bool:
 def is_recent(date: str, now_ms: int, window_s: int) -> bool:
     """Whether a date lies within `window_s` of now.
 
-    Read as UTC. A date in no known format is not recent.
+    Any ISO 8601 date is one: Rust clients write local time with its offset and nanoseconds.
+    Without an offset it is read as UTC. Anything else is not recent.
     """
-    for pattern in ("%Y%m%dT%H%M%SZ", "%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M:%S.%f%z"):
-        try:
-            moment = datetime.strptime(date, pattern).replace(tzinfo=UTC)
-        except ValueError:
-            continue
-        return abs(moment.timestamp() * 1000 - now_ms) <= window_s * 1000
-    return False
+    try:
+        moment = datetime.fromisoformat(date)
+    except ValueError:
+        return False
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return abs(moment.timestamp() * 1000 - now_ms) <= window_s * 1000
