@@ -11,9 +11,10 @@
 A client id may have several streams, one per endpoint it dialled: the newest is used.
 """
 
+import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -54,6 +55,8 @@ DEAF_AT_FIRST = frozenset({pb.NODE_JS})
 REPEAT_FIRST_MS = 1_000
 _REPEAT_FACTOR = 4
 _REPEAT_LAST_MS = 16_000
+# Settings take some 30 µs each.
+_PUSHED_PER_TURN = 256
 
 _log = logging.getLogger(__name__)
 
@@ -280,13 +283,20 @@ class Sessions:
 
     def push_group(self, name: str) -> None:
         """Send the members of a changed group their settings."""
-        for session in self._known.members_of(name):
-            self._push(session)
+        self._push_each([session.client_id for session in self._known.members_of(name)])
 
     def push_topic(self, name: str) -> None:
         """Send those who use a changed topic their settings, which makes them look again."""
-        for session in self._known.users_of(name):
-            self._push(session)
+        self._push_each([session.client_id for session in self._known.users_of(name)])
+
+    def _push_each(self, client_ids: Sequence[str]) -> None:
+        for client_id in client_ids[:_PUSHED_PER_TURN]:
+            session = self._known.get(client_id)
+            if session is not None:
+                self._push(session)
+        later = client_ids[_PUSHED_PER_TURN:]
+        if later:
+            asyncio.get_running_loop().call_soon(self._push_each, later)
 
     def _push(self, session: ClientSession) -> None:
         if session.client_id not in self._streams or not session.settings:

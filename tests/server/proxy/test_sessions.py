@@ -1,5 +1,6 @@
 """Sessions: pushes, restarts, the newest stream, questions to clients."""
 
+import asyncio
 from typing import NoReturn
 
 import pytest
@@ -43,6 +44,23 @@ def test_those_who_use_a_changed_topic_learn_at_once() -> None:
         producer = world.telemetry(producer_settings("normal"), client_id="p")
         world.world.broker.create_topic(Topic("normal", queues=4))
         assert len(producer.messages) == 2
+
+    run(scenario)
+
+
+def test_a_thousand_members_learn_in_turns_of_the_loop() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        members = [world.telemetry(consumer_settings(), client_id=str(n)) for n in range(1_000)]
+        world.world.broker.create_group(Group("billing", max_attempts=7))
+        assert 0 < sum(len(member.messages) == 2 for member in members) < 500
+        members[-1].cancel()
+        changed = consumer_settings("ledger")
+        members[-2].say(rpc.TelemetryCommand(settings=changed))
+        for _ in range(8):
+            await asyncio.sleep(0)
+        assert all(len(member.messages) == 2 for member in members[:-2])
+        assert [len(member.messages) for member in members[-2:]] == [3, 1]
+        assert members[-2].commands()[-1].settings.subscription.group.name == "ledger"
 
     run(scenario)
 

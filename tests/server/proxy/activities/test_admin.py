@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from typing import Any
 
 import pytest
@@ -94,6 +95,30 @@ def test_members_that_subscribe_differently_are_inconsistent() -> None:
         infos = answer.client_subscription_info
         assert {one.client_info.client_id for one in infos} == {"a", "b"}
         assert not any(one.subscription_info.subscription_consistency for one in infos)
+
+    run(scenario)
+
+
+def test_a_thousand_members_are_looked_at_once() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        for number in range(1_000):
+            world.telemetry(consumer_settings(), client_id=str(number))
+        world.telemetry(consumer_settings(group="ledger"), client_id="a")
+        world.telemetry(consumer_settings(group="ledger", topic="fifo"), client_id="b")
+        began_s = time.process_time()
+        described = await world.call(
+            "DescribeSubscription", admin.DescribeSubscriptionRequest(topic=NORMAL)
+        )
+        listed = await world.call("ListSubscription", admin.ListSubscriptionRequest(topic=NORMAL))
+        # 0.02 s; a look at all for each was 20 s.
+        assert time.process_time() - began_s < 3
+        infos = [one.subscription_info for one in described.client_subscription_info]
+        assert len(infos) == 1_001
+        for found in (infos, listed.subscription_info):
+            assert {(one.group.name, one.subscription_consistency) for one in found} == {
+                ("billing", True),
+                ("ledger", False),
+            }
 
     run(scenario)
 

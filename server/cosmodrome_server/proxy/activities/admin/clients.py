@@ -41,28 +41,27 @@ def subscriptions(session: ClientSession) -> dict[str, pb.FilterExpression]:
     return {entry.topic.name: entry.expression for entry in entries}
 
 
-def is_consistent(sessions: list[ClientSession]) -> bool:
-    """Whether all members of a group subscribe to the same."""
-    seen = {
-        tuple(
-            sorted(
-                (topic, wanted.SerializeToString()) for topic, wanted in subscriptions(one).items()
+def consistent_groups(context: Context, groups: set[str]) -> set[str]:
+    """Those of the groups whose members all subscribe to the same."""
+    seen: dict[str, set[tuple[tuple[str, bytes], ...]]] = {group: set() for group in groups}
+    for session in consumers(context):
+        if session.group in seen:
+            wanted = subscriptions(session).items()
+            seen[session.group].add(
+                tuple(sorted((topic, one.SerializeToString()) for topic, one in wanted))
             )
-        )
-        for one in sessions
-    }
-    return len(seen) <= 1
+    return {group for group, different in seen.items() if len(different) <= 1}
 
 
 def subscription_info(
-    session: ClientSession, topic: str, *, online: bool, consistent: bool
+    session: ClientSession, topic: str, wanted: pb.FilterExpression | None, *, consistent: bool
 ) -> admin.SubscriptionInfo:
-    """One subscription of one consumer."""
+    """One subscription of one consumer that is there."""
     return admin.SubscriptionInfo(
         group=pb.Resource(name=session.group),
         topic=pb.Resource(name=topic),
-        expression=subscriptions(session).get(topic),
-        online=online,
+        expression=wanted,
+        online=True,
         message_model=admin.CLUSTERING,
         subscription_consistency=consistent,
     )

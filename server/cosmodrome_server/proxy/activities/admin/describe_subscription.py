@@ -4,9 +4,10 @@ from cosmodrome_proto import admin_pb2 as admin
 from cosmodrome_server.proxy import status
 from cosmodrome_server.proxy.activities.admin.clients import (
     client_info,
+    consistent_groups,
     consumers,
-    is_consistent,
     subscription_info,
+    subscriptions,
     topic_or_group,
 )
 from cosmodrome_server.proxy.context import Context
@@ -23,14 +24,16 @@ def describe_subscription(
     """
     topic, group = topic_or_group(request)
     response = admin.DescribeSubscriptionResponse(status=status.OK_STATUS)
-    for session in consumers(context, group, topic):
-        consistent = is_consistent(list(consumers(context, session.group)))
+    online = list(consumers(context, group, topic))
+    consistent = consistent_groups(context, {session.group for session in online})
+    for session in online:
+        wanted = subscriptions(session)
         for name in session.topics:
             if not topic or name == topic:
                 response.client_subscription_info.add(
                     client_info=client_info(session),
                     subscription_info=subscription_info(
-                        session, name, online=True, consistent=consistent
+                        session, name, wanted.get(name), consistent=session.group in consistent
                     ),
                 )
     return response

@@ -5,9 +5,10 @@ from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_server.model.topic import RETRY_PREFIX
 from cosmodrome_server.proxy import status
 from cosmodrome_server.proxy.activities.admin.clients import (
+    consistent_groups,
     consumers,
-    is_consistent,
     subscription_info,
+    subscriptions,
     topic_or_group,
 )
 from cosmodrome_server.proxy.context import Context
@@ -24,14 +25,17 @@ def list_subscription(
     """
     topic, group = topic_or_group(request)
     found: dict[tuple[str, str], admin.SubscriptionInfo] = {}
-    for session in consumers(context, group, topic):
-        consistent = is_consistent(list(consumers(context, session.group)))
+    online = list(consumers(context, group, topic))
+    consistent = consistent_groups(context, {session.group for session in online})
+    for session in online:
         for name in session.topics:
-            if (not topic or name == topic) and not name.startswith(RETRY_PREFIX):
-                found.setdefault(
-                    (session.group, name),
-                    subscription_info(session, name, online=True, consistent=consistent),
-                )
+            key = session.group, name
+            if key in found or (topic and name != topic) or name.startswith(RETRY_PREFIX):
+                continue
+            wanted = subscriptions(session).get(name)
+            found[key] = subscription_info(
+                session, name, wanted, consistent=session.group in consistent
+            )
     for name in [group] if group else [one.name for one in context.broker.groups()]:
         for read in context.broker.topics_of(name):
             if not topic or read == topic:
