@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median
 
-from benchmarks.scale.world import OS, Stopwatch, anonymous_bytes, messages, opened, wanted
+from benchmarks.scale.world import OS, Stopwatch, held_bytes, messages, opened, wanted
 from cosmodrome_server.broker.local_broker import LocalBroker
 from cosmodrome_server.model.group import ConsumeFrom, Group
 from cosmodrome_server.model.topic import Topic
@@ -52,7 +52,7 @@ async def cost(data: Path, body: bytes) -> dict[str, float]:
     await _cycles(broker, body, 20)
     rounds = [await _cycles(broker, body, _CYCLES) for _ in range(_ROUNDS)]
     found = {step: median(each[step] for each in rounds) for step in rounds[0]}
-    found["anonymous_mib"] = anonymous_bytes() / 2**20
+    found["anonymous_mib"] = held_bytes() / 2**20
     await broker.close()
     return found
 
