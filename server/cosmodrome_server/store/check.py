@@ -18,9 +18,9 @@ from cosmodrome_server.store import key_index, sealed_index, segment
 from cosmodrome_server.store.checkpoint import FILE_NAME, SqliteCheckpoints
 from cosmodrome_server.store.files import Files, OsFiles
 from cosmodrome_server.store.frame import HEADER_BYTES as FRAME_HEADER_BYTES
+from cosmodrome_server.store.made_index import entries_of, place_given_by
 from cosmodrome_server.store.opening import LOCK_NAME, SHARD_NAME
 from cosmodrome_server.store.record import decode_records
-from cosmodrome_server.store.recovery import entries_of, place_given_by
 from cosmodrome_server.store.scanner import Bad, Found, Tail, scan
 from cosmodrome_server.store.sealed_index import WORDS, Run
 from cosmodrome_server.store.segment import SegmentHeader

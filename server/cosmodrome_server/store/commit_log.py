@@ -40,6 +40,7 @@ from cosmodrome_server.store.checkpoint import Mark
 from cosmodrome_server.store.consume_queue import ConsumeQueues
 from cosmodrome_server.store.frame import HEADER_BYTES as FRAME_HEADER_BYTES
 from cosmodrome_server.store.group_commit import Frame, FrameWriter
+from cosmodrome_server.store.made_index import entries_of
 from cosmodrome_server.store.message_reader import MessageReader, place_run, placed
 from cosmodrome_server.store.platform import LogOptions, Platform
 from cosmodrome_server.store.ranges import Ranges
@@ -53,7 +54,7 @@ from cosmodrome_server.store.record import (
     encode_snapshot,
     pack_state_head,
 )
-from cosmodrome_server.store.recovery import Damage, Replay, entries_of, find_beginning, mend_tail
+from cosmodrome_server.store.recovery import Damage, Replay, find_beginning, mend_tail
 from cosmodrome_server.store.retention import Limits, Retention, paths_of
 from cosmodrome_server.store.scrubber import Scrubber
 from cosmodrome_server.store.sealed_index import Run

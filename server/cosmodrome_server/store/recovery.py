@@ -5,6 +5,9 @@ Where to begin. The newest of these for which every earlier segment has its inde
     checkpoint (state.db)      rows, queue ends and index entries up to a frame
     start of a segment         its first frame holds all rows (store.segment)
 
+Where the indexes end at a segment whose own first frame is damaged, and no earlier one can be
+begun at, the missing ones are made from the messages up to the next segment that begins well.
+
 From there on every frame is read, verified and replayed. What comes before is believed, and
 verified when it is read (and by the scrubber).
 
@@ -28,7 +31,6 @@ good (`store.read_around_bad_sectors`): then its sectors are damage like any oth
 
 import logging
 import re
-from array import array
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -37,20 +39,15 @@ from typing import NamedTuple
 import msgspec
 
 from cosmodrome_server.errors import CorruptFrame, ReadFailed
-from cosmodrome_server.model.log import (
-    END_TRANSACTION_HEAD,
-    MessageState,
-    RecordKind,
-    Replayed,
-)
+from cosmodrome_server.model.log import RecordKind
 from cosmodrome_server.store import key_index, sealed_index, segment
 from cosmodrome_server.store.checkpoint import CheckpointStore, Row, Saved
-from cosmodrome_server.store.consume_queue import key_of
 from cosmodrome_server.store.files import File, Files
 from cosmodrome_server.store.frame import HEADER_BYTES as FRAME_HEADER_BYTES
+from cosmodrome_server.store.made_index import SegmentEntries
 from cosmodrome_server.store.record import decode_queue_ends, decode_records, decode_row
 from cosmodrome_server.store.scanner import Bad, Found, Tail, read_around, scan
-from cosmodrome_server.store.sealed_index import WORDS, IndexHeader, Run
+from cosmodrome_server.store.sealed_index import IndexHeader
 from cosmodrome_server.store.segment import SegmentHeader
 
 _log = logging.getLogger(__name__)
@@ -90,6 +87,7 @@ class Beginning(msgspec.Struct, frozen=True):
         entries: (key, base, entries) of the segment replay begins in, up to there.
         indexes: Of the segments before `first`.
         is_checkpoint: Whether all this comes from the checkpoint.
+        damages: Found in segments before `first` whose index had to be made.
     """
 
     segments: list[SegmentHeader] = msgspec.field(default_factory=list)
@@ -102,6 +100,7 @@ class Beginning(msgspec.Struct, frozen=True):
     entries: list[tuple[int, int, bytes]] = msgspec.field(default_factory=list)
     indexes: list[tuple[SegmentHeader, IndexHeader]] = msgspec.field(default_factory=list)
     is_checkpoint: bool = False
+    damages: list[Damage] = msgspec.field(default_factory=list)
 
 
 class Ending(NamedTuple):
@@ -123,7 +122,9 @@ class Ending(NamedTuple):
 def find_beginning(
     files: Files, directory: Path, checkpoints: CheckpointStore, *, is_strict: bool = True
 ) -> Beginning:
-    """Choose where to begin; nothing is changed but a checkpoint that fits no more.
+    """Choose where to begin; only what is derived is changed.
+
+    A checkpoint that fits no more goes, and an index is made that nothing can begin without.
 
     Args:
         files: The disk.
@@ -132,7 +133,7 @@ def find_beginning(
         is_strict: See `Replay`.
 
     Raises:
-        ReadFailed: A segment's header cannot be read.
+        ReadFailed: A segment's header cannot be read, or one that an index is made of.
     """
     segments = [
         _header(files, directory, header, is_strict=is_strict)
@@ -156,10 +157,14 @@ def find_beginning(
         _log.warning("checkpoint_unusable lsn=%d; the log is replayed instead", saved.mark.lsn)
     checkpoints.discard()
     durable_lsn = 0 if saved is None or _place(saved, segments) is None else saved.mark.durable_lsn
-    for at in range(min(len(indexes), len(segments) - 1), -1, -1):
+    known = min(len(indexes), len(segments) - 1)
+    for at in [*range(known, -1, -1), *range(known + 1, len(segments))]:
         found = _snapshot(files, directory, segments[at])
         if found is not None:
             rows, ends = found
+            made, damages = _make_indexes(
+                files, directory, segments[len(indexes) : at + 1], is_strict=is_strict
+            )
             return Beginning(
                 segments,
                 first=at,
@@ -167,7 +172,8 @@ def find_beginning(
                 durable_lsn=durable_lsn,
                 rows=rows,
                 ends=ends,
-                indexes=indexes[:at],
+                indexes=[*indexes[:at], *made],
+                damages=damages,
             )
     if segments:
         _log.error("no_snapshot segments=%d; replaying what there is", len(segments))
@@ -213,6 +219,31 @@ def _indexes(
             yield header, sealed_index.read_header(files, directory, header)
         except (OSError, CorruptFrame):
             return
+
+
+def _make_indexes(
+    files: Files, directory: Path, segments: list[SegmentHeader], *, is_strict: bool
+) -> tuple[list[tuple[SegmentHeader, IndexHeader]], list[Damage]]:
+    """The indexes of all segments but the last, if there are any, and what is damaged in them.
+
+    What lay before them is not known, so they cannot be replayed; their messages are there.
+    """
+    if len(segments) <= 1:
+        return [], []
+    beginning = Beginning(segments, lsn=max(0, segments[0].first_lsn - 1))
+    replay = Replay(files, directory, beginning, is_strict=is_strict)
+    made: list[tuple[SegmentHeader, IndexHeader]] = []
+    entries: SegmentEntries | None = None
+    for header, found in replay.frames():
+        if found is None:
+            if entries is not None:
+                made.append((entries.segment, entries.write(files, directory)))
+            if header is segments[-1]:
+                break
+            entries = SegmentEntries(header)
+        elif entries is not None:
+            entries.add(found)
+    return made, [damage for damage in replay.damages if damage.reason != _MISSING]
 
 
 def _place(saved: Saved, segments: list[SegmentHeader]) -> int | None:
@@ -269,7 +300,7 @@ class Replay:
         self._lsn = beginning.lsn
         self._durable_lsn = beginning.durable_lsn
         self._timestamp_ms = 0
-        self.damages = list(_missing(beginning.segments))
+        self.damages = [*_missing(beginning.segments), *beginning.damages]
         self.ending: Ending | None = None
 
     def frames(self) -> Iterator[tuple[SegmentHeader, Found | None]]:
@@ -367,6 +398,7 @@ _ZERO_BYTES = 1 << 20
 _DERIVED = re.compile(
     rf"(\d{{10}})(?:{re.escape(sealed_index.SUFFIX)}|{re.escape(key_index.SUFFIX)})(?:\.new)?"
 )
+_MISSING = "the segment is missing"
 # Until the next good frame says which one it is.
 _UNKNOWN = (1 << 64) - 1
 
@@ -375,7 +407,7 @@ def _missing(segments: list[SegmentHeader]) -> Iterator[Damage]:
     """Gaps in the numbers of the segments; nothing but a lost file makes one."""
     for header, following in pairwise(segments):
         for number in range(header.number + 1, following.number):
-            yield Damage(number, 0, 0, 0, following.first_lsn - 1, "the segment is missing")
+            yield Damage(number, 0, 0, 0, following.first_lsn - 1, _MISSING)
             _log.error("segment_missing segment=%d", number)
 
 
@@ -407,62 +439,3 @@ def mend_tail(files: Files, directory: Path, header: SegmentHeader, ending: Endi
         file.close()
     # Nor does anybody know whether the last process lived to sync the segment's name.
     files.sync_directory(directory)
-
-
-def entries_of(
-    files: Files, directory: Path, header: SegmentHeader, *, is_strict: bool = False
-) -> dict[int, Run]:
-    """The index of a segment as its records tell it.
-
-    Args:
-        files: The disk.
-        directory: Of the shard.
-        header: Of the segment.
-        is_strict: A sector that cannot be read raises OSError.
-    """
-    words: dict[int, array[int]] = {}
-    bases: dict[int, int] = {}
-    file = files.open(segment.path_of(directory, header))
-    try:
-        for item in scan(file, header, is_strict=is_strict):
-            if not isinstance(item, Found):
-                continue
-            base = header.number << segment.OFFSET_BITS | item.start + FRAME_HEADER_BYTES
-            for record in decode_records(item.payload, base, item.header.timestamp_ms):
-                place = place_given_by(record)
-                if place is None:
-                    continue
-                key, queue_offset, entry = place
-                found = words.setdefault(key, array("Q"))
-                first = bases.setdefault(key, queue_offset)
-                missing = queue_offset - first - len(found) // WORDS
-                if missing < 0:
-                    # Given up, given anew, and back: see `ConsumeQueues`.
-                    bases[key] = min(first, queue_offset)
-                    del found[WORDS * (queue_offset - bases[key]) :]
-                found.extend((0, 0, entry[2]) * missing)
-                found.extend(entry)
-    finally:
-        file.close()
-    return {
-        key: Run(bases[key], bases[key] + len(found) // WORDS, found, 0)
-        for key, found in words.items()
-    }
-
-
-def place_given_by(record: Replayed) -> tuple[int, int, tuple[int, int, int]] | None:
-    """Key of the queue, queue offset and index entry, if a record gives a message its place."""
-    message = record.message
-    if message is not None:
-        if message.state is not MessageState.VISIBLE:
-            return None
-        entry = (record.position, message.tag_hash, message.store_timestamp_ms)
-        return key_of(message.topic_id, message.queue_id), message.queue_offset, entry
-    if record.kind is not RecordKind.END_TRANSACTION:
-        return None
-    _, position, stored_ms, topic_id, queue_id, queue_offset, tag_hash, is_commit = (
-        END_TRANSACTION_HEAD.unpack_from(record.payload)
-    )
-    if not is_commit:
-        return None
-    return key_of(topic_id, queue_id), queue_offset, (position, tag_hash, stored_ms)

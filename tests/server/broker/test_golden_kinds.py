@@ -30,8 +30,8 @@ from cosmodrome_server.model.topic import Topic, TopicType
 from cosmodrome_server.store import frame, record, sealed_index, segment
 from cosmodrome_server.store.checkpoint import FILE_NAME
 from cosmodrome_server.store.files import OsFiles
+from cosmodrome_server.store.made_index import entries_of
 from cosmodrome_server.store.opening import SHARD_NAME
-from cosmodrome_server.store.recovery import entries_of
 from cosmodrome_server.store.scanner import Found, scan
 from cosmodrome_server.store.segment import OFFSET_BITS
 from tests.server.broker.test_golden import (

@@ -9,11 +9,12 @@ from typing import NoReturn
 import pytest
 from msgspec.structs import replace
 
-from cosmodrome_server.errors import CorruptFrame, StoreError
+from cosmodrome_server.errors import CorruptFrame, ReadFailed, StoreError
 from cosmodrome_server.model.log import RecordKind
 from cosmodrome_server.store import key_index, record, sealed_index, segment
 from cosmodrome_server.store.files import OsFiles
-from cosmodrome_server.store.recovery import Ending, entries_of, find_beginning, mend_tail
+from cosmodrome_server.store.made_index import entries_of
+from cosmodrome_server.store.recovery import Ending, find_beginning, mend_tail
 from tests.support.faulty_files import FaultyFiles
 from tests.support.log_world import DIRECTORY, INTERVAL, SMALL, World
 from tests.support.memory_checkpoints import MemoryCheckpoints
@@ -86,6 +87,43 @@ def test_a_damaged_snapshot_is_passed_over_for_an_older_one() -> None:
     lost = [offset for offset, body in after.messages(1, 0) if body is None]
     assert len(lost) == 1
     assert [damage.segment for damage in after.log.damages] == [last.number]
+
+
+def without_a_beginning(world: World) -> None:
+    """The oldest segment can neither be replayed, for want of its snapshot, nor passed over."""
+    world.disk.remove(DIRECTORY / "0000000001.idx")
+    world.disk.content(segment_path(world, 0))[segment.HEADER_BYTES + 60] ^= 1
+
+
+@pytest.mark.parametrize("space", [None, 0])
+def test_a_later_snapshot_is_begun_at_if_no_earlier_one_is_left(space: int | None) -> None:
+    world = filled()
+    without_a_beginning(world)
+    disk = world.disk.killed()
+    if space is not None:
+        disk.bytes_max = disk.used_bytes + space
+
+    beginning = find_beginning(disk.killed(), DIRECTORY, MemoryCheckpoints())
+    after = World(disk)
+
+    assert beginning.segments[beginning.first].number == 2
+    assert (after.counters, after.halves) == (world.counters, world.halves)
+    lost = [offset for offset, body in after.messages(1, 0) if body is None]
+    assert len(after.messages(1, 0)) == len(world.messages(1, 0))
+    assert len(lost) <= 1
+    assert [damage.segment for damage in after.log.damages] == [1]
+    assert ("0000000001.idx" in disk.names(DIRECTORY)) is (space is None)
+
+
+def test_an_index_without_which_nothing_begins_is_not_made_of_what_cannot_be_read() -> None:
+    world = filled()
+    without_a_beginning(world)
+    disk = world.disk.killed()
+    disk.unreadable = (segment_path(world, 0).name, 4_096, 4_608)
+
+    with pytest.raises(ReadFailed, match="segment 1 cannot be read"):
+        find_beginning(disk, DIRECTORY, MemoryCheckpoints())
+    assert find_beginning(disk, DIRECTORY, MemoryCheckpoints(), is_strict=False).first == 1
 
 
 def test_a_log_whose_every_snapshot_is_lost_still_serves_its_messages() -> None:
