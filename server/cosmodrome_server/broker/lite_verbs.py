@@ -399,7 +399,7 @@ class LiteVerbs(OperationVerbs):
             is_wildcard = group is not None and self._rules(group).is_wildcard
             for waiter in waiters:
                 assert isinstance(waiter, Waiter), "pulls wait elsewhere"
-                if not (is_wildcard or self._concerns(what, waiter.query)):
+                if not self._concerns(what, waiter.query, is_wildcard=is_wildcard):
                     continue
                 if not budget or self._wake_bytes_left <= 0:
                     self._news[place] = what
@@ -410,10 +410,13 @@ class LiteVerbs(OperationVerbs):
                 elif is_wildcard:
                     break  # Nor is there anything for the next one.
 
-    def _concerns(self, news: _News, query: ReceiveQuery) -> bool:
+    def _concerns(self, news: _News, query: ReceiveQuery, *, is_wildcard: bool) -> bool:
+        held = self._lite.of(query.group, query.client_id)
+        if is_wildcard:
+            # That one finds nothing who has yet to say that it reads means nothing to the others.
+            return held is not None
         if news.is_for_all or query.client_id in news.clients:
             return True
-        held = self._lite.of(query.group, query.client_id)
         return held is not None and not news.names.isdisjoint(held.names)
 
     # Ending

@@ -116,7 +116,7 @@ class OffsetVerbs(WaitingVerbs):
             raise Forbidden(f"topic {query.topic} is not readable: its permission is write only")
         bounds = self._bounds(state, query.queue_id)
         check_bounds(query.queue_offset, bounds.min_offset, bounds.max_offset)
-        self._notice_reset(state, query)
+        self._notice_reset(state, query, bounds)
         end = min(bounds.max_offset, query.queue_offset + _PULL_SCAN_MAX)
         if self._shard.matchers.of(query.filter).is_everything:
             return self._pull_all(state, query, end)
@@ -177,8 +177,11 @@ class OffsetVerbs(WaitingVerbs):
             self._counters.lost_messages += isinstance(error, CorruptFrame)
             return None
 
-    def _notice_reset(self, state: TopicState, query: PullQuery) -> None:
-        """A consumer that pulls where its group was reset to knows of it: commits count again."""
+    def _notice_reset(self, state: TopicState, query: PullQuery, bounds: QueueBounds) -> None:
+        """A consumer that pulls where its group was reset to knows of it: commits count again.
+
+        Where retention took that offset, it pulls from the first that is left.
+        """
         owner = self._shard.catalogue.groups.get(query.group)
         if owner is None:
             return
@@ -187,7 +190,7 @@ class OffsetVerbs(WaitingVerbs):
         if (
             progress is not None
             and progress.is_reset_pending
-            and progress.cursor == query.queue_offset
+            and max(progress.cursor, bounds.min_offset) == query.queue_offset
         ):
             self._set_offset(place, query.queue_offset)
 

@@ -417,8 +417,10 @@ class Consumptions:
                 for lease in progress.leases:
                     self._forget_client(lease)
                 progress.leases.clear()
-                self.became_ready.pop(progress.place, None)
         gone = set(pairs)
+        # Not only what is awake: what became ready may have been laid down since.
+        for place in [place for place in self.became_ready if place[:2] in gone]:
+            del self.became_ready[place]
         for work in [work for work in self.exhausted if work[0][:2] in gone]:
             del self.exhausted[work]
 

@@ -99,7 +99,8 @@ class FifoPlanner:
             for queue_offset in lease.offsets()
         }
         self._take_ready(progress, blocked)
-        self.plan.is_more = self.plan.is_more or self.is_full
+        # What is given up now goes on holding its group back in this receive.
+        self.plan.is_more = self.plan.is_more or self.is_full or bool(self.plan.settled)
         if not self.is_full and end > progress.cursor and len(progress.ready) < HELD_MAX:
             start = self._pass_gone(progress, end)
             stop = min(end, start + min(LEASE_SPAN, self._read_left))

@@ -228,14 +228,20 @@ class ReceivePlanner:
             return
         if not self._matcher.is_everything:
             self._take_matching(progress, start, end)
-        elif self._room == 1:
+            return
+        if self._room == 1:
+            at = start + 1
             record = self.read(progress, start)
             found = [] if record is None else [(start, record)]
             self._pop(progress, (start, 1, len(found)), found)
         else:
-            self._take_all(progress, start, min(end, start + min(self._room, LEASE_SPAN)))
+            at = self._take_all(progress, start, min(end, start + min(self._room, LEASE_SPAN)))
+        if self._room and at < end:
+            # Some were damaged: what lies behind them is there now.
+            self.plan.is_more = True
 
-    def _take_all(self, progress: Progress, start: int, end: int) -> None:
+    def _take_all(self, progress: Progress, start: int, end: int) -> int:
+        """Take all of [start, end) that can be read; return up to where."""
         found: Found = []
         is_whole = True
         at = start
@@ -251,6 +257,7 @@ class ReceivePlanner:
             at = stop
         mask = (1 << at - start) - 1 if is_whole else _mask_of(start, found)
         self._pop(progress, (start, at - start, mask), found)
+        return at
 
     def _together(self, progress: Progress, start: int, end: int) -> int:
         """Up to where messages that begin at `start` are read at once."""

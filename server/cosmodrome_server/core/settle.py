@@ -14,6 +14,7 @@ Source: protocol.md 7.7–7.9 and their DO marks.
 
 from collections.abc import Sequence
 
+from cosmodrome_server.core.consumptions import RENEW_AHEAD_MS
 from cosmodrome_server.core.lease import Lease
 from cosmodrome_server.core.progress import Progress
 from cosmodrome_server.core.records import Ack, AckMany, ChangeInvisible, Renew
@@ -108,8 +109,10 @@ def plan_renewal(
     """Extend the lease of a client that lives; the last time by the group's backoff."""
     step_ms = RENEWAL_STEPS_MS[min(lease.renewals, len(RENEWAL_STEPS_MS) - 1)]
     left_ms = lease.popped_ms + total_ms - lease_ms
-    is_last = left_ms <= 0
-    invisible_ms = backoff.delay_ms(lease.attempt) if is_last else min(step_ms, left_ms)
+    # A renewal by less than it is due ahead would be due again at once.
+    is_last = left_ms <= RENEW_AHEAD_MS
+    last_ms = max(left_ms, 0) + backoff.delay_ms(lease.attempt)
+    invisible_ms = last_ms if is_last else min(step_ms, left_ms)
     return Renew(lease_ms, *progress.place, lease.lease_id, invisible_ms, is_last)
 
 

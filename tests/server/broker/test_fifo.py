@@ -118,6 +118,26 @@ def test_a_match_behind_many_messages_of_other_tags_is_not_waited_for(run: Run) 
     run(scenario)
 
 
+def test_what_waits_behind_a_message_that_matches_no_more_is_not_waited_for(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await world.send("steps", new_message(b"A1", group="A", tag="old"))
+        world.receive("steps", "ledger")
+        await world.later(10_000)
+        await world.send("steps", new_message(b"A2", group="A", tag="new"))
+        given: list[Delivery] = []
+        query = ReceiveQuery(
+            "ledger", "steps", ANY_QUEUE, "c", 32, 10_000, filter=Filter(expression="new")
+        )
+        # A1 is given up by this receive, and holds A2 back in it.
+        given += world.broker.receive(query)
+        if not given:
+            world.broker.wait(Waiter(query, world.clocks.run_ms + 20_000, given.extend))
+        await world.settle()
+        assert bodies(given) == [b"A2"]
+
+    run(scenario)
+
+
 def test_what_retention_took_is_passed_over_at_once(run: Run) -> None:
     async def scenario(world: World) -> None:
         await send_steps(world, "A0")

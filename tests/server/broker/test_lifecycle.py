@@ -92,6 +92,24 @@ def test_renewing_ends_after_its_total_with_one_rest_by_the_groups_backoff(run: 
     run(scenario)
 
 
+def test_the_last_renewal_is_one_record(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await world.send("orders", new_message(b"a"))
+        world.receive("orders", "billing", invisible_ms=60_000, auto_renew=True)
+        for _ in range(10_790_000 // 5_000):
+            await world.later(5_000)
+        for _ in range(100):
+            await world.later(100)
+        kinds = [record.kind for frame in world.log.frames for record in frame]
+        # After 50 s, then 10 s before the end of each term of 1, 3, 5, 10 and 30 minutes and of
+        # an hour, the last one cut short: and there.
+        assert kinds.count(RecordKind.RENEW) == 9
+        await world.later(1_000)
+        assert bodies(world.receive("orders", "billing")) == [b"a"]
+
+    run(scenario)
+
+
 def test_what_was_delivered_before_a_restart_is_not_renewed_also_for_a_client_that_is_back(
     run: Run,
 ) -> None:

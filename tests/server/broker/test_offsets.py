@@ -212,6 +212,22 @@ def test_commits_are_ignored_until_a_consumer_noticed_the_reset(run: Run) -> Non
     run(scenario)
 
 
+def test_a_reset_that_retention_overtook_is_noticed_where_messages_begin_now(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_line(world, 5)
+        world.broker.commit_offset("billing", "line", 0, 4)
+        world.broker.reset_offset("billing", "line", 0, 1)
+        world.log.trim(world.broker.place_of("line", 0)[0], 0, 3)
+        with pytest.raises(IllegalOffset) as refused:
+            world.broker.pull(PullQuery("billing", "line", 0, 1, 32))
+        assert refused.value.corrected == 3
+        world.broker.pull(PullQuery("billing", "line", 0, 3, 32))
+        world.broker.commit_offset("billing", "line", 0, 5)
+        assert world.broker.committed_offset("billing", "line", 0) == 5
+
+    run(scenario)
+
+
 @pytest.mark.parametrize(
     ("consume_from", "first"),
     [

@@ -194,6 +194,34 @@ def test_a_damaged_message_is_passed_over_and_counted(run: Run) -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("count", [1, 32])
+def test_what_lies_behind_damage_is_not_waited_for(run: Run, count: int) -> None:
+    async def scenario(world: World) -> None:
+        await line(world, [])
+        assert world.receive("line", "billing") == []
+        await world.settle()
+        world.broker.send("line", [new_message(b"%d" % number) for number in range(40)])
+        await world.settle()
+        read = world.log.read
+
+        def damaged(topic_id: int, queue_id: int, queue_offset: int) -> MessageRecord:
+            if queue_offset < 35:
+                raise CorruptFrame("injected")
+            return read(topic_id, queue_id, queue_offset)
+
+        world.log.read = damaged  # type: ignore[method-assign]  # damage
+        query = ReceiveQuery("billing", "line", ANY_QUEUE, "c", count, 10_000)
+        assert world.broker.receive(query) == []
+        given: list[Delivery] = []
+        world.broker.wait(Waiter(query, world.clocks.run_ms + 20_000, given.extend))
+        for _ in range(35):
+            await world.settle()
+        assert bodies(given) == [b"%d" % number for number in range(35, 40)][:count]
+        assert world.broker.statistics().lost_messages == 35
+
+    run(scenario)
+
+
 def test_what_may_not_be_read_or_written_is_refused(run: Run) -> None:
     async def scenario(world: World) -> None:
         world.broker.create_topic(Topic("sealed", permission=Permission.READ, queues=1))

@@ -212,6 +212,7 @@ def test_a_topic_that_is_deleted_takes_its_progress_along_at_rest_or_not() -> No
     consumptions.drop_topic(1)
 
     assert consumptions.exhausted == {}
+    assert consumptions.became_ready == {}
     assert consumptions.leases_of("a") == []
     saved(consumptions, rows)
     assert rows == {}

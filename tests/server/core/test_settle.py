@@ -110,7 +110,7 @@ def test_each_renewal_is_longer_up_to_an_hour(renewals: int, minutes: int) -> No
 
 @pytest.mark.parametrize(
     ("left_ms", "invisible_ms", "is_last"),
-    [(1, 1, False), (0, 5_000, True), (-1, 5_000, True)],
+    [(10_001, 10_001, False), (10_000, 15_000, True), (0, 5_000, True), (-1, 5_000, True)],
 )
 def test_renewals_end_three_hours_after_the_receive_with_the_backoff_of_the_group(
     left_ms: int, invisible_ms: int, *, is_last: bool
