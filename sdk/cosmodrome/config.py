@@ -88,6 +88,7 @@ class ClientConfiguration:
     def __post_init__(self) -> None:
         endpoint_text.parse(self.endpoints)
         self._check_kinds()
+        credential_sources.check_header(f"the namespace {self.namespace!r}", self.namespace)
         if self.request_timeout <= timedelta(0):
             raise ConfigurationError(f"request_timeout {self.request_timeout} is not positive")
         if self.max_startup_attempts < 1:

@@ -9,15 +9,16 @@ Concurrent `send` calls share requests by themselves: no linger, no waiting for 
 """
 
 import asyncio
-import inspect
 import logging
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import chain
 from typing import Self, overload
 
+from cosmodrome._client.checking import Checks
 from cosmodrome._client.client import Client
 from cosmodrome._client.consumer import seconds_or_delta
 from cosmodrome._client.in_flight import InFlight
@@ -31,7 +32,6 @@ from cosmodrome._core.send_queue import Bounds
 from cosmodrome.builders import ProducerBuilder
 from cosmodrome.config import ClientConfiguration
 from cosmodrome.errors import (
-    BadRequest,
     CosmodromeError,
     IllegalArgument,
     PayloadTooLarge,
@@ -73,7 +73,7 @@ class Producer(Client):
         topics: Topics it will send to. Optional, but a broker asks about orphaned transactions
             only producers that named the topic or have sent to it.
         max_attempts: Tries per message; only what may succeed is tried again.
-        transaction_checker: Asked what became of a half message; sync or async.
+        transaction_checker: Asked what became of a half message; async, or plain in a thread.
         batching: How concurrent sends share requests.
         max_in_flight: Messages under way at most; more wait.
         max_in_flight_bytes: Bytes of bodies under way at most.
@@ -110,6 +110,7 @@ class Producer(Client):
         self._topics = topics_of(topics)
         self._max_attempts = max_attempts
         self._checker = transaction_checker
+        self._checks = Checks(transaction_checker, partial(self.end_transaction, from_check=True))
         self._batching = batching or Batching()
         self._in_flight = InFlight(max_in_flight, max_in_flight_bytes)
         self._send_timeout = None if send_timeout is None else seconds_or_delta(send_timeout)
@@ -430,30 +431,11 @@ class Producer(Client):
     async def _on_command(self, command: Command, session: Session) -> None:
         if command.WhichOneof("command") == "recover_orphaned_transaction_command":
             # A task of its own: a slow checker must not hold up other commands.
-            self._tasks.spawn(self._check(command, session), "transaction check")
+            asked = command.recover_orphaned_transaction_command
+            work = self._checks.check(asked, str(session.endpoints))
+            self._tasks.spawn(work, "transaction check")
         else:
             await super()._on_command(command, session)
-
-    async def _check(self, command: Command, session: Session) -> None:
-        asked = command.recover_orphaned_transaction_command
-        if self._checker is None:
-            _log.warning("asked about transaction %s without a checker", asked.transaction_id)
-            return
-        view = convert.view(asked.message, str(session.endpoints))
-        try:
-            answer = self._checker(view)
-            resolution = await answer if inspect.isawaitable(answer) else answer
-        except Exception:
-            _log.exception("the transaction checker failed on %s", asked.transaction_id)
-            return
-        if resolution in (TransactionResolution.COMMIT, TransactionResolution.ROLLBACK):
-            receipt = SendReceipt(
-                view.message_id, view.topic, 0, asked.transaction_id, "", str(session.endpoints)
-            )
-            try:
-                await self.end_transaction(receipt, resolution, from_check=True)
-            except BadRequest as error:
-                _log.info("transaction %s was resolved meanwhile: %s", asked.transaction_id, error)
 
     # What every client does.
 
@@ -498,3 +480,4 @@ class Producer(Client):
         except TimeoutError:
             _log.warning("closed with %d messages under way", self._in_flight.messages)
         self._outbox.close()
+        self._checks.close()

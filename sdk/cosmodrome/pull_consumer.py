@@ -28,12 +28,11 @@ from cosmodrome._client.client import Client
 from cosmodrome._client.consumer import seconds_or_delta
 from cosmodrome._client.pull_reader import Pulled, Reader
 from cosmodrome._core import convert, settings
-from cosmodrome._core.route import MessageQueue
+from cosmodrome._core.route import MessageQueue, Route
 from cosmodrome.allocation import Strategy
 from cosmodrome.builders import PullConsumerBuilder
 from cosmodrome.config import ClientConfiguration
 from cosmodrome.errors import (
-    BadRequest,
     CosmodromeError,
     IllegalArgument,
     NotRunning,
@@ -160,6 +159,7 @@ class PullConsumer(Client):
         if self._is_assigned:
             raise IllegalArgument("queues are assigned by hand; subscribe and assign exclude")
         wanted = expression if isinstance(expression, Filter) else Filter(expression)
+        await self._route(topic)  # one that does not exist is not wanted from now on
         self._topics_wanted[topic] = None
         self._filters[topic] = wanted
         await self._rebalance()
@@ -173,8 +173,11 @@ class PullConsumer(Client):
         self._check_running()
         if self._topics_wanted:
             raise IllegalArgument("topics are subscribed to; subscribe and assign exclude")
+        wanted = list(queues)
+        for place in wanted:
+            await self._queue(place)  # before any of them is read
         self._is_assigned = True
-        await self._read_only(list(queues))
+        await self._read_only(wanted)
 
     # Where.
 
@@ -402,12 +405,20 @@ class PullConsumer(Client):
             return
         mine: list[Place] = []
         for topic in self._topics_wanted:
-            readable = (await self._route(topic, fresh=True)).readable
-            places = [(topic, queue.queue_id) for queue in readable]
+            places = [(topic, queue.queue_id) for queue in (await self._latest(topic)).readable]
             if self._members:
                 places = allocation.share(self._strategy, places, self._members, self._member)
             mine += places
         await self._read_only(mine)
+
+    async def _latest(self, topic: str) -> Route:
+        """The route of a topic as it is now, or as it was: no topic is to hold up the others."""
+        known = await self._route(topic)
+        try:
+            return await self._route(topic, fresh=True)
+        except CosmodromeError as error:
+            _log.info("route of %s stays as it was: %s", topic, error)
+            return known
 
     async def _read_only(self, wanted: list[Place]) -> None:
         gone = self._readers.keys() - set(wanted)
@@ -421,15 +432,19 @@ class PullConsumer(Client):
                 await self._begin(place)
 
     async def _begin(self, place: Place) -> None:
+        queue = await self._queue(place)
+        reader = Reader(queue)
+        reader.forget(await self._stored(queue))
+        self._readers[place] = reader
+        self._tasks.spawn(self._read_for_ever(reader), f"pull {queue.topic} {queue.queue_id}")
+
+    async def _queue(self, place: Place) -> MessageQueue:
         topic, queue_id = place
         route = await self._route(topic)
         queue = next((q for q in route.readable if q.queue_id == queue_id), None)
         if queue is None:
             raise IllegalArgument(f"topic {topic} has no readable queue {queue_id}")
-        reader = Reader(queue)
-        reader.forget(await self._stored(queue))
-        self._readers[place] = reader
-        self._tasks.spawn(self._read_for_ever(reader), f"pull {topic} {queue_id}")
+        return queue
 
     def _reader(self, topic: str, queue_id: int) -> Reader:
         reader = self._readers.get((topic, queue_id))
@@ -467,5 +482,5 @@ class PullConsumer(Client):
         if self._auto_commit and self._readers:
             try:
                 await self.commit()
-            except (CosmodromeError, BadRequest) as error:
-                _log.warning("the last commit failed: %s", error)
+            except Exception as error:  # of a user's store, too: the client closes all the same
+                _log.warning("the last commit failed: %s", error, exc_info=error)

@@ -142,7 +142,6 @@ class PushConsumer(Consumer):
         self._topics: dict[str, _Topic] = {}
         self._seen = Observations(self._meters)
         self._scan_now = asyncio.Event()
-        self._closed = asyncio.Event()
         self._started_at: datetime
         self._dispatch: Dispatch
         self._receivers = Tasks()
@@ -301,7 +300,7 @@ class PushConsumer(Consumer):
 
     async def wait_closed(self) -> None:
         """Wait until somebody closes the consumer."""
-        await self._closed.wait()
+        await self._is_over.wait()
 
     # Starting and stopping.
 
@@ -354,7 +353,6 @@ class PushConsumer(Consumer):
         await self._receivers.close()
         await self._dispatch.close()
         await self._flush_acks()
-        self._closed.set()
 
     async def _release(self, caller: asyncio.Task[object] | None) -> None:
         await self._receivers.close()  # of a start that failed, too

@@ -1,6 +1,7 @@
 """The producer against a real broker."""
 
 import asyncio
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -115,10 +116,7 @@ async def test_what_the_broker_refuses_for_good_is_not_tried_again(own_broker: T
 async def test_an_answer_that_is_lost_says_the_message_may_be_stored(
     own_broker: TestBroker,
 ) -> None:
-    configuration = cosmodrome.ClientConfiguration(
-        own_broker.endpoint, request_timeout=timedelta(milliseconds=300)
-    )
-    async with Producer(configuration, topics=["t"], max_attempts=1) as producer:
+    async with Producer(own_broker.endpoint, topics=["t"], send_timeout=0.5) as producer:
         with own_broker.fault("SendMessage", drop=True, after_handling=True):
             with pytest.raises(errors.DeadlineExceeded) as caught:
                 await producer.send(Message("t", b"x"))
@@ -215,6 +213,31 @@ async def test_the_checker_is_asked_about_an_orphan(timeless: TestBroker) -> Non
         await asyncio.to_thread(timeless.advance, timedelta(seconds=40))
         async with asyncio.timeout(10):
             await asked.wait()
+        assert [v.body for v in await received(timeless, "paid", 1)] == [b"orphan"]
+
+
+async def test_a_plain_checker_may_take_its_time_and_is_asked_again_when_it_fails(
+    timeless: TestBroker,
+) -> None:
+    timeless.create_topic("paid", "TRANSACTION")
+    asked = threading.Semaphore(0)
+    gate, waited = threading.Event(), list[bool]()
+
+    def check(message: cosmodrome.MessageView) -> TransactionResolution:
+        asked.release()
+        if not gate.is_set():
+            waited.append(gate.wait(20))
+            raise StopIteration
+        return TransactionResolution.COMMIT
+
+    async with Producer(timeless.endpoint, topics=["paid"], transaction_checker=check) as producer:
+        await producer.send(Message("paid", b"orphan"), transaction=producer.begin_transaction())
+        await asyncio.to_thread(timeless.advance, timedelta(seconds=40))
+        assert await asyncio.to_thread(asked.acquire, timeout=20)
+        gate.set()
+        await asyncio.to_thread(timeless.advance, timedelta(seconds=70))
+        assert await asyncio.to_thread(asked.acquire, timeout=20)
+        assert all(waited)
         assert [v.body for v in await received(timeless, "paid", 1)] == [b"orphan"]
 
 

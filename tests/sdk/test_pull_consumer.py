@@ -1,7 +1,7 @@
 """The pull consumer against a real broker (clients.md 4-20 to 4-40)."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,7 +18,9 @@ from cosmodrome import (
     Producer,
     PullConsumer,
     StartFrom,
+    pull_consumer,
 )
+from cosmodrome.errors import TopicNotFound
 from cosmodrome.testing import TestBroker
 
 Names = Callable[[str], str]
@@ -193,6 +195,48 @@ async def test_assigned_queues_and_no_others_are_read(broker: TestBroker, name: 
         assert c.assignment == [(topic, 2)]
         with pytest.raises(IllegalArgument, match="not read here"):
             await c.seek(topic, 1, 0)
+
+
+async def test_what_cannot_be_read_changes_nothing(name: Names) -> None:
+    topic = name("t")
+    with TestBroker(auto_create=False) as broker:
+        broker.create_topic(topic, queues=2)
+        broker.create_group("g")
+        async with PullConsumer(broker.endpoint, group="g") as c:
+            with pytest.raises(TopicNotFound):
+                await c.subscribe("missing")
+            with pytest.raises(IllegalArgument, match="no readable queue 9"):
+                await c.assign([(topic, 0), (topic, 9)])
+            assert c.assignment == []
+            await c.subscribe(topic)
+            assert c.assignment == [(topic, 0), (topic, 1)]
+
+
+async def test_a_store_that_fails_once_is_asked_again(
+    broker: TestBroker, name: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull_consumer, "COMMIT_S", 0.01)
+
+    class Store(MemoryOffsetStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.saves = 0
+            self.again = asyncio.Event()
+
+        async def save(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+            self.saves += 1
+            if self.saves == 1:
+                raise ConnectionError("the store is away")
+            self.again.set()
+            await super().save(group, offsets)
+
+    store = Store()
+    broker.create_topic(name("t"))
+    async with PullConsumer(
+        broker.endpoint, group=name("g"), topics=[name("t")], offset_store=store
+    ):
+        async with asyncio.timeout(20):
+            await store.again.wait()
 
 
 async def test_members_share_the_queues(broker: TestBroker, name: Names) -> None:

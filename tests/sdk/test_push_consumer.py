@@ -121,6 +121,46 @@ async def test_a_listener_that_hears_of_a_cancellation_of_its_own_has_failed(
     assert {m.delivery_attempt for m in seen.messages} == {2}
 
 
+class Outcome(BaseException):
+    """No Exception, as what `pytest.fail` raises is none."""
+
+
+@pytest.mark.parametrize("wrong", [Outcome, StopIteration, asyncio.CancelledError])
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("hooked", [False, True])
+async def test_whatever_a_listener_raises_is_a_failure_and_ends_no_worker(
+    own_broker: TestBroker, wrong: type[BaseException], *, plain: bool, hooked: bool
+) -> None:
+    own_broker.create_group("g", backoff=(timedelta(milliseconds=50),))
+    attempts: list[int] = []
+    consumed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def raises(message: MessageView) -> ConsumeResult:
+        attempts.append(message.delivery_attempt)
+        if message.delivery_attempt == 1:
+            raise wrong
+        loop.call_soon_threadsafe(consumed.set)
+        return SUCCESS
+
+    async def raises_async(message: MessageView) -> ConsumeResult:
+        return raises(message)
+
+    await send(own_broker, "t", b"x")
+    async with PushConsumer(
+        own_broker.endpoint,
+        group="g",
+        subscriptions={"t": "*"},
+        listener=raises if plain else raises_async,
+        concurrency=1,
+        interceptors=[Interceptor()] if hooked else [],
+    ):
+        async with asyncio.timeout(20):
+            await consumed.wait()
+        await settled(own_broker)
+    assert attempts == [1, 2]
+
+
 async def test_a_message_that_always_fails_becomes_a_dead_letter(own_broker: TestBroker) -> None:
     own_broker.create_group("g", max_attempts=3, backoff=(timedelta(milliseconds=20),))
 
@@ -339,6 +379,44 @@ async def test_closing_gives_back_what_was_not_started(own_broker: TestBroker) -
     left = await asyncio.to_thread(own_broker.leftovers)
     assert left.ready == {("g", "t"): 9}
     assert not left.in_flight
+
+
+async def test_what_fails_when_its_consumer_closes_rests_as_it_would_otherwise(
+    own_broker: TestBroker,
+) -> None:
+    own_broker.create_group("g", backoff=(timedelta(hours=1),))
+    gate, begun = asyncio.Event(), asyncio.Event()
+
+    async def listener(message: MessageView) -> ConsumeResult:
+        begun.set()
+        await gate.wait()
+        return FAILURE
+
+    await send(own_broker, "t", b"x")
+    with own_broker.recording() as calls:
+        async with PushConsumer(
+            own_broker.endpoint, group="g", subscriptions={"t": "*"}, listener=listener
+        ) as consumer:
+            async with asyncio.timeout(20):
+                await begun.wait()
+            closing = asyncio.create_task(consumer.close())
+            await asyncio.sleep(0)
+            gate.set()
+            await closing
+    assert calls.count("ChangeInvisibleDuration") == 1
+
+
+async def test_closing_waits_for_whoever_closes_already(own_broker: TestBroker) -> None:
+    with own_broker.recording() as calls:
+        async with PushConsumer(
+            own_broker.endpoint, group="g", subscriptions={"t": "*"}, listener=Seen()
+        ) as consumer:
+            closing = asyncio.create_task(consumer.close())
+            await asyncio.sleep(0)
+            await consumer.close()
+            assert calls.count("NotifyClientTermination") == 1
+            await consumer.wait_closed()
+            await closing
 
 
 async def test_a_consumer_outlives_a_restart_and_lost_settings(own_broker: TestBroker) -> None:

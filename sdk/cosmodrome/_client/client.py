@@ -71,7 +71,9 @@ def new_client_id() -> str:
     while number:
         number, digit = divmod(number, 36)
         digits = _BASE36[digit] + digits
-    return f"{socket.gethostname()}@{os.getpid()}@{next(_counter)}@{digits}"
+    # Names of people's machines need not be ASCII; headers are.
+    host = socket.gethostname().encode("ascii", "replace").decode()
+    return f"{host}@{os.getpid()}@{next(_counter)}@{digits}"
 
 
 class Client(ABC):
@@ -96,6 +98,7 @@ class Client(ABC):
         self._sessions: dict[Endpoints, Session] = {}
         self._session_tasks: dict[Endpoints, asyncio.Task[None]] = {}
         self._missed: dict[Endpoints, int] = {}
+        self._is_over = asyncio.Event()
         self._rpc: Rpc
         self._loop: asyncio.AbstractEventLoop
         self._tasks: Tasks
@@ -148,20 +151,24 @@ class Client(ABC):
         return self
 
     async def close(self) -> None:
-        """Stop; again is fine. Bounded by the request timeout beyond the client's own part.
+        """Stop; again is fine, and returns when it is closed, whoever closes it.
 
-        In the forked child of the process that made it there is nothing to stop.
+        Bounded by the request timeout beyond the client's own part. In the forked child of the
+        process that made it there is nothing to stop.
         """
-        if self._pid != os.getpid():
+        if self._pid != os.getpid() or self._state is State.CREATED:
             self._state = State.CLOSED
             return
-        if self._state in (State.CLOSING, State.CLOSED, State.CREATED):
-            if self._state is State.CREATED:
-                self._state = State.CLOSED
+        if self._is_over.is_set():
             return
         if self._loop.is_closed():
             # It ended with its loop: every task was cancelled there.
             self._state = State.CLOSED
+            return
+        if self._state in (State.CLOSING, State.CLOSED):
+            # A task of the client's own would wait for itself.
+            if asyncio.current_task() not in self._tasks:
+                await self._is_over.wait()
             return
         if self._state is State.STARTING:
             await completed(self._release(asyncio.current_task()))
@@ -383,6 +390,8 @@ class Client(ABC):
                 await job()
             except CosmodromeError as error:
                 _log.info("%s: %s", self._client_id, error)
+            except Exception:  # of a user's offset store, say: the next time may be better
+                _log.exception("a job of %s failed", self._client_id)
             await asyncio.sleep(period_s)
 
     async def _beat(self) -> None:
@@ -443,8 +452,11 @@ class Client(ABC):
     async def _release(self, caller: "asyncio.Task[object] | None") -> None:
         """Leave nothing behind; a task of ours may be the one that closes."""
         self._state = State.CLOSED
-        await self._tasks.close(caller)
-        await self._say_goodbye()
-        # An ended task keeps the stack that cancelled it, and with it its stream and channel.
-        self._session_tasks.clear()
-        await self._rpc.close()
+        try:
+            await self._tasks.close(caller)
+            await self._say_goodbye()
+            # An ended task keeps the stack that cancelled it, and with it its stream and channel.
+            self._session_tasks.clear()
+            await self._rpc.close()
+        finally:
+            self._is_over.set()

@@ -141,7 +141,8 @@ class StandardConsumeService(ConsumeService):
 
     def _discard(self, queue: ProcessQueue, message: MessageView) -> None:
         rest_ms = self._context.policy().delay_ms(message.delivery_attempt)
-        self._context.tasks.spawn(self._nack(queue, message, rest_ms, suspend=False), "discard")
+        work = self._nack(queue, message, rest_ms, suspend=False)
+        self._context.settler.begin(work, "discard")
 
     def _wake(self) -> None:
         while self._waiting:
@@ -190,7 +191,7 @@ class StandardConsumeService(ConsumeService):
             rest_ms = self._context.policy().delay_ms(message.delivery_attempt)
         suspend = isinstance(outcome, Suspend)
         work = self._nack(queue, message, rest_ms, suspend=suspend)
-        self._context.tasks.spawn(work, "nack")
+        self._context.settler.begin(work, "nack")
 
     def _acked(
         self, queue: ProcessQueue, message: MessageView, error: BaseException | None
@@ -198,7 +199,7 @@ class StandardConsumeService(ConsumeService):
         if error is None:
             self._evict(queue, message)
         elif not isinstance(error, asyncio.CancelledError):
-            self._context.tasks.spawn(self._ack_again(queue, message), "ack again")
+            self._context.settler.begin(self._ack_again(queue, message), "ack again")
 
     async def _ack_again(self, queue: ProcessQueue, message: MessageView) -> None:
         await self._context.settler.ack_for_sure(message)

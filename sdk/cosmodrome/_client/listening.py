@@ -6,8 +6,6 @@ message is given back, and what it returns later is ignored.
 """
 
 import asyncio
-import contextvars
-import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +13,8 @@ from enum import Enum
 from typing import Any
 
 from cosmodrome._client.pacer import Pacer
-from cosmodrome._client.tasks import is_cancelled
-from cosmodrome._client.threads import DaemonThreads
+from cosmodrome._client.tasks import is_its_own
+from cosmodrome._client.threads import called, is_async, threads_for
 from cosmodrome.errors import IllegalArgument
 from cosmodrome.interceptors import ConsumeReturnType, HookContext, HookPoint, Interceptors
 from cosmodrome.message import MessageView
@@ -129,9 +127,9 @@ class ListenerCalls:
             self._is_alone
             and timeout_s is None
             and not caller.interceptors
-            and _is_async(listener.call)
+            and is_async(listener.call)
         )
-        self._pool = None if _is_async(listener.call) else DaemonThreads(threads, "consume")
+        self._pool = threads_for(listener.call, threads, "consume")
 
     def stop(self) -> None:
         """Begin no call any more that waits for its turn."""
@@ -175,13 +173,9 @@ class ListenerCalls:
             if self._is_direct:
                 return await self._listener(messages[0])
             return await self._bounded(messages, more)
-        except asyncio.CancelledError as error:
-            if is_cancelled():
+        except BaseException as error:
+            if not is_its_own(error):
                 raise
-            # Something that the listener waited for was cancelled, not we.
-            _log_failure(messages, error)
-            return ConsumeResult.FAILURE
-        except Exception as error:
             _log_failure(messages, error)
             return ConsumeResult.FAILURE
 
@@ -202,9 +196,9 @@ class ListenerCalls:
             context.result = await self._bounded(kept, more) if kept else ConsumeResult.SUCCESS
             context.returned = _returned(context.result)
             return _spread(context.result, messages, kept)
-        except (Exception, asyncio.CancelledError) as error:
+        except BaseException as error:
             context.error = error
-            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            if not is_its_own(error):
                 raise
             is_late = isinstance(error, _TookTooLong)
             context.returned = (
@@ -218,33 +212,19 @@ class ListenerCalls:
     async def _bounded(self, messages: Sequence[MessageView], more: tuple[object, ...]) -> object:
         given = messages[0] if self._is_alone else messages
         if self._timeout_s is None:
-            return await self._called(given, *more)
+            return await called(self._pool, self._listener, given, *more)
         bound = asyncio.timeout(self._timeout_s)
         try:
             async with bound:
-                return await self._called(given, *more)
+                return await called(self._pool, self._listener, given, *more)
         except TimeoutError as error:
             if bound.expired():
                 raise _TookTooLong(f"the listener took over {self._timeout_s} s") from error
             raise
 
-    async def _called(self, *given: object) -> object:
-        if self._pool is None:
-            return await self._listener(*given)
-        loop = asyncio.get_running_loop()
-        # With its context, so that what an interceptor put there is seen in the thread.
-        run = contextvars.copy_context().run
-        result = await loop.run_in_executor(self._pool, run, self._listener, *given)
-        return await result if inspect.isawaitable(result) else result
-
 
 class _TookTooLong(TimeoutError):
     """The consume time-out is over."""
-
-
-def _is_async(listener: object) -> bool:
-    call = getattr(listener, "__call__", None)  # noqa: B004 - its signature is what is asked
-    return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(call)
 
 
 def _log_failure(messages: Sequence[MessageView], error: BaseException) -> None:

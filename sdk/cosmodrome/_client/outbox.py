@@ -50,6 +50,7 @@ class Outbox:
         self._tasks = tasks
         self._exchange = exchange
         self._queues: dict[str, SendQueue[_Ticket]] = {}
+        self._due: set[str] = set()  # topics that `_pump` will see to in this turn of the loop
         self._idle: list[asyncio.Future[None]] = []
 
     def add(self, message: Message, wire: pb.Message, size: int) -> "asyncio.Future[SendReceipt]":
@@ -60,9 +61,10 @@ class Outbox:
         if queue is None:
             queue = self._queues[message.topic] = SendQueue(self._bounds)
         ticket = _Ticket(wire, future)
-        queue.add(Waiting(ticket, message.message_type, message.message_group, size))
+        waiting = Waiting(ticket, message.message_type, message.message_group, size)
         # At the end of this turn of the loop: sends begun together go together.
-        if len(queue) == 1:
+        if queue.add(waiting) and message.topic not in self._due:
+            self._due.add(message.topic)
             loop.call_soon(self._pump, message.topic, queue)
         return future
 
@@ -82,6 +84,7 @@ class Outbox:
         self._in_flight.close()
 
     def _pump(self, topic: str, queue: SendQueue[_Ticket]) -> None:
+        self._due.discard(topic)
         while batch := queue.take():
             self._tasks.spawn(self._send_batch(topic, queue, batch), f"send {topic}")
 

@@ -19,6 +19,7 @@ from cosmodrome._core import status
 from cosmodrome._core.endpoints import Endpoints
 from cosmodrome._core.signature import Identity, Metadata, signed
 from cosmodrome.config import ClientConfiguration
+from cosmodrome.credentials import asked
 from cosmodrome.errors import ConnectionFailed, CosmodromeError, DeadlineExceeded, TransportError
 from cosmodrome_proto import Method, methods
 from cosmodrome_proto import definition_pb2 as nouns
@@ -109,8 +110,12 @@ class Rpc:
                 await channel.channel.channel_ready()
 
     def headers(self) -> tuple[Metadata, str]:
-        """Metadata of one call, signed now, and its request id."""
-        return signed(self._fixed, self._credentials(), datetime.now(UTC))
+        """Metadata of one call, signed now, and its request id.
+
+        Raises:
+            ConfigurationError: There are no credentials to sign with.
+        """
+        return signed(self._fixed, asked(self._credentials), datetime.now(UTC))
 
     async def call(
         self,

@@ -21,6 +21,9 @@ class Tasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
+    def __contains__(self, task: object) -> bool:
+        return task in self._tasks
+
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> "asyncio.Task[None] | None":
         """Run `work` until it ends or the client closes; None when it is closed already."""
         if self._is_closed:
@@ -96,6 +99,17 @@ async def completed(work: Coroutine[Any, Any, None]) -> None:
     task.result()
     if cancelled is not None:
         raise cancelled
+
+
+def is_its_own(error: BaseException) -> bool:
+    """Whether what a function of the user's raised is its failure, and nothing else is to end.
+
+    Test runners and the like raise what is no Exception (pytest.fail); a CancelledError may be of
+    something that the function waited for.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        return not is_cancelled()
+    return not isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
 
 
 def is_cancelled() -> bool:

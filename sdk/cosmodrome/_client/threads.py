@@ -1,9 +1,12 @@
-"""Threads for plain listeners, which no process waits for when it ends.
+"""Threads for plain listeners and checkers, which no process waits for when it ends.
 
 `ThreadPoolExecutor` joins its threads at exit, however it was shut down: a listener that is stuck
 would keep a process from ending that has closed its consumers, each within its time.
 """
 
+import asyncio
+import contextvars
+import inspect
 import queue
 import threading
 from collections.abc import Callable
@@ -44,7 +47,7 @@ class DaemonThreads(Executor):
         future: Future[Value] = Future()
         with self._lock:
             if self._is_closed:
-                raise RuntimeError("the listener's threads were ended")
+                raise RuntimeError("the client's threads were ended")
             self._work.put((future, partial(fn, *args, **kwargs)))
             if self._made < self._most and not self._idle.acquire(blocking=False):
                 self._made += 1
@@ -74,12 +77,45 @@ class DaemonThreads(Executor):
 def _settle(future: "Future[Any]", call: Callable[[], Any]) -> None:
     try:
         result = call()
-    except SystemExit as error:
-        # It would end the loop that hears of it; in a thread it ends nothing.
-        ended = RuntimeError("the listener called sys.exit")
-        ended.__cause__ = error
-        future.set_exception(ended)
-    except BaseException as error:  # who waits for it gets it, as from any executor
-        future.set_exception(error)
+    except BaseException as error:
+        future.set_exception(_carried(error))
     else:
         future.set_result(result)
+
+
+def _carried(error: BaseException) -> BaseException:
+    """What who waits for a thread gets of what it raised.
+
+    SystemExit and its like would end the loop that hears of them, and in a thread they end nothing;
+    a StopIteration cannot be raised into a future of asyncio's, which would wait for ever.
+    """
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    what = "called sys.exit" if isinstance(error, SystemExit) else f"raised {error!r}"
+    ended = RuntimeError(f"a call in a thread {what}")
+    ended.__cause__ = error
+    return ended
+
+
+def is_async(function: object) -> bool:
+    """Whether calling it gives something to await, as far as can be said before the call."""
+    call = getattr(function, "__call__", None)  # noqa: B004 - its signature is what is asked
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def threads_for(function: object, most: int, name: str) -> DaemonThreads | None:
+    """Threads for a plain function; an async one needs none."""
+    return None if is_async(function) else DaemonThreads(most, name)
+
+
+async def called(
+    threads: DaemonThreads | None, function: Callable[..., Any], *given: object
+) -> Any:  # noqa: ANN401 - what the function returns
+    """What a function of the user's returns: an async one called here, a plain one in a thread."""
+    if threads is None:
+        return await function(*given)
+    loop = asyncio.get_running_loop()
+    # With its context, so that what an interceptor put there is seen in the thread.
+    run = contextvars.copy_context().run
+    result = await loop.run_in_executor(threads, run, function, *given)
+    return await result if inspect.isawaitable(result) else result

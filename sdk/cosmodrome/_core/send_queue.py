@@ -69,9 +69,13 @@ class SendQueue(Generic[Ticket]):
         """Whether nothing waits and nothing is under way."""
         return not self._waiting and not self._under_way
 
-    def add(self, waiting: Waiting[Ticket]) -> None:
-        """Let a message wait."""
+    def add(self, waiting: Waiting[Ticket]) -> bool:
+        """Let a message wait; whether it may go at once, as far as itself is concerned."""
         self._waiting.append(waiting)
+        return (
+            self._under_way < self.bounds.requests
+            and waiting.message_group not in self._busy_groups
+        )
 
     def take(self) -> list[Waiting[Ticket]]:
         """The next request, in order; empty when none may be sent now."""

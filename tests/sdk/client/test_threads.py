@@ -48,6 +48,8 @@ def test_what_a_call_raises_is_its_futures() -> None:
         pool.submit(lambda: 1 / 0).result(20)
     with pytest.raises(RuntimeError, match=r"sys\.exit"):
         pool.submit(sys.exit, 3).result(20)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        pool.submit(next, iter(())).result(20)
 
     assert pool.submit(lambda: 7).result(20) == 7
     pool.shutdown()
