@@ -179,6 +179,9 @@ class SqliteCheckpoints:
                 self._path, isolation_level=None, check_same_thread=False, cached_statements=16
             )
             self._connection = connection
+            # One process at a time owns it. Shared memory would be a file, for which a full disk
+            # has no space: the checkpoint would be taken for damaged.
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             connection.execute("PRAGMA journal_mode = WAL")
             # Each checkpoint is on the disk before older segments may go.
             connection.execute("PRAGMA synchronous = FULL")

@@ -199,9 +199,20 @@ def test_a_file_that_is_no_database_is_put_aside(tmp_path: Path) -> None:
     store.close()
 
 
+def test_to_be_read_it_needs_no_file_that_a_full_disk_has_no_space_for(tmp_path: Path) -> None:
+    store = SqliteCheckpoints(tmp_path / "state.db")
+    store.save(mark(1), {b"a": b"1"}.items(), [])
+    store.load()
+
+    # The write-ahead log may be empty; shared memory is 32 KiB.
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["state.db", "state.db-wal"]
+    store.close()
+
+
 def test_a_save_that_fails_changes_nothing(tmp_path: Path) -> None:
     store = SqliteCheckpoints(tmp_path / "state.db")
     store.save(mark(1), {b"a": b"1"}.items(), [])
+    store.close()
     with sqlite3.connect(tmp_path / "state.db") as connection:
         connection.execute(
             "CREATE TRIGGER full BEFORE INSERT ON rows WHEN NEW.key = CAST('b' AS BLOB) "
