@@ -119,15 +119,11 @@ class Consumption:
         """All progress."""
         for progress in self.awake.values():
             yield progress_row.encode_key(progress.place), progress_row.value_of(progress)
-        for queue_id, queue_offset in self._resting:
-            key = progress_row.encode_key((*self.pair, queue_id))
-            yield key, progress_row.resting_value(queue_offset)
+        yield from progress_row.resting_rows(self.pair, self._resting)
 
     def dirty_rows(self) -> Iterator[Row]:
         """What was laid down before its row was taken."""
-        for queue_id, queue_offset in self._resting.save():
-            key = progress_row.encode_key((*self.pair, queue_id))
-            yield key, progress_row.resting_value(queue_offset)
+        yield from progress_row.resting_rows(self.pair, self._resting.save())
 
     def keys(self) -> Iterator[bytes]:
         """The keys of all progress."""

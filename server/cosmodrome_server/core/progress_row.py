@@ -14,16 +14,21 @@
 Equal progress gives equal bytes: the state hash of a shard is taken over its rows.
 """
 
+from collections.abc import Iterable, Iterator
 from struct import Struct
 
 from cosmodrome_server.core.done_set import CHUNK_BITS
 from cosmodrome_server.core.lease import Lease
+from cosmodrome_server.core.machine import Row
 from cosmodrome_server.core.progress import Place, Progress
 
 PREFIX = b"P"
 
 _KEY = Struct(">cIII")
+_QUEUE_ID = Struct(">I")
 _HEAD = Struct("<QQBIIIHH")
+# The head of a progress of which nothing but floor and cursor is known.
+_RESTING = Struct("<QQ17x")
 _NUMBER = Struct("<Q")
 _READY = Struct("<QH")
 _ATTEMPT = Struct("<HH")
@@ -56,13 +61,15 @@ def value_of(progress: Progress) -> bytes:
     return row
 
 
-def resting_value(queue_offset: int) -> bytes:
-    """The value of a progress at rest at an offset."""
-    return _HEAD.pack(queue_offset, queue_offset, 0, 0, 0, 0, 0, 0)
+def resting_rows(pair: tuple[int, int], at: Iterable[tuple[int, int]]) -> Iterator[Row]:
+    """The rows of progress at rest, given as (queue id, offset) of a (group id, topic id)."""
+    key, queue, value = encode_key((*pair, 0))[: -_QUEUE_ID.size], _QUEUE_ID.pack, _RESTING.pack
+    for queue_id, queue_offset in at:
+        yield key + queue(queue_id), value(queue_offset, queue_offset)
 
 
 def resting_offset(value: bytes) -> int | None:
-    """The inverse of `resting_value`; None if more is known than that."""
+    """Where a progress is of which this value says nothing else; None if it says more."""
     is_short = len(value) == _HEAD.size and value[:8] == value[8:16] and not any(value[16:])
     return _NUMBER.unpack_from(value)[0] if is_short else None
 

@@ -315,9 +315,9 @@ def encode_snapshot(queue_ends: bytes, rows: Iterable[tuple[bytes, bytes]]) -> t
     # In one piece: of a large state each row would else be two objects until it is written.
     data, count = bytearray(encode_state(RecordKind.QUEUE_ENDS, queue_ends)), 2
     data += queue_ends
+    head, head_bytes, kind = _ROW_HEAD.pack, _ROW_HEAD.size, int(_SNAPSHOT_ROW)
     for key, value in rows:
-        length = _ROW_HEAD.size + len(key) + len(value)
-        data += _ROW_HEAD.pack(length, RecordKind.SNAPSHOT_ROW, len(key))
+        data += head(head_bytes + len(key) + len(value), kind, len(key))
         data += key
         data += value
         count += 1
