@@ -151,6 +151,14 @@ def size(text: str) -> int:
     return int(match[1]) * _SIZES[match[2]]
 
 
+def some_size(text: str) -> int:
+    """As `size`, and not nothing."""
+    found = size(text)
+    if found == 0:
+        raise InvalidOption("expected bytes above zero, like 65536 or 8MiB")
+    return found
+
+
 def duration_ms(text: str) -> int:
     """A duration like `500ms`, `30s`, `15m`, `1h`; a plain number is milliseconds."""
     match = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower())

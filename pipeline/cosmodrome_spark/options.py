@@ -146,6 +146,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
         read_mode=value["readMode"],
         group=value["group"] or "cosmodrome-spark",
     )
+    _check_road(query)
     return SourceOptions(
         connection=_connection(value),
         topics=parse.topic_choice(value),
@@ -167,6 +168,16 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
     )
 
 
+def _check_road(query: ReadQuery) -> None:
+    if query.read_mode == "segments" and query.is_filtered:
+        raise InvalidOption(
+            "readMode=segments takes no filter, which the broker evaluates: "
+            "readMode=auto reads a filtered range by the bulk road"
+        )
+    if query.read_mode == "bulk" and query.verify_digest:
+        raise InvalidOption("verifyDigest works with readMode=segments, pull and auto, not bulk")
+
+
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Parse the options of a write.
 
@@ -177,6 +188,11 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     value = _parse(options, "w")
     if value["onError"] == "deadLetterPath" and not value["deadLetterPath"]:
         raise InvalidOption("onError=deadLetterPath needs the option deadLetterPath, a folder")
+    if value["dedup"] == "transaction" and value["onError"] == "deadLetterPath":
+        raise InvalidOption(
+            "onError=deadLetterPath does not apply to dedup=transaction: a message that is refused "
+            "fails its task while nothing is visible yet"
+        )
     if value["dedup"] == "transaction" and value["rateLimit"]:
         raise InvalidOption(
             "rateLimit does not apply to dedup=transaction: a batch becomes visible at once; "

@@ -43,12 +43,21 @@ def test_an_unknown_option_is_refused_with_the_nearest_known_one() -> None:
         ({"topic": "out"}, "does not apply to a streaming read"),
         ({"accessKey": "me"}, "come together"),
         ({"batchBytes": "8 floppies"}, "expected bytes"),
+        ({"batchBytes": "0"}, "above zero"),
+        ({"readMode": "segments", "filter": "odd"}, "takes no filter"),
+        ({"readMode": "bulk", "verifyDigest": "true"}, "verifyDigest"),
         ({"subscribePattern": "("}, "regular expression"),
     ],
 )
 def test_a_bad_option_says_what_was_expected(given: dict[str, str], reason: str) -> None:
     with pytest.raises(InvalidOption, match=reason):
         source_options({**BASE, **given}, streaming=True)
+
+
+def test_letters_are_refused_where_a_message_that_is_refused_fails_the_task() -> None:
+    aside = {"onError": "deadLetterPath", "deadLetterPath": "letters"}
+    with pytest.raises(InvalidOption, match="onError=deadLetterPath does not apply"):
+        sink_options({"endpoints": "h:1", "dedup": "transaction", **aside})
 
 
 def test_a_rate_is_refused_where_a_batch_becomes_visible_at_once() -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from cosmodrome_proto import bulk_pb2 as bulk
 from cosmodrome_proto import definition_pb2 as pb
-from cosmodrome_spark.errors import BrokerBusy, BrokerUnreachable, InvalidOption
+from cosmodrome_spark.errors import BrokerBusy, BrokerUnreachable
 from cosmodrome_spark.offsets import QueueRange
 from cosmodrome_spark.options import Connection, ReadQuery
 from cosmodrome_spark.read.base import Closing, Density
@@ -37,8 +37,7 @@ class BulkReader(Closing):
 
     def read(self, span: QueueRange, query: ReadQuery) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a range; see `TopicReader.read`."""
-        if query.verify_digest:
-            raise InvalidOption("verifyDigest is checked on the roads segments and pull")
+        assert not query.verify_digest, "checked when the options were read"
         density = Density(span, query)
         # The offset is asked for too: it is how gaps are seen.
         asked = columns_to_ask(query)

@@ -64,11 +64,19 @@ def check_schema(columns: Mapping[str, str], options: SinkOptions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which task of which batch writes: what repeats are recognised by."""
+    """Which task of which batch writes: what repeats are recognised by.
+
+    Attributes:
+        job: Its name.
+        batch: Spark's number; 0 for a write that is no stream.
+        partition: The task's number.
+        run: Tells apart what has the same three: the checkpoint's id, or that of one write.
+    """
 
     job: str
     batch: int
     partition: int
+    run: str = ""
 
 
 class Encoder:
@@ -124,7 +132,12 @@ class Encoder:
         place, number = self._place, self._row
         self._row += 1
         if self._options.dedup_key:
-            return f"{place.job}:{row[self._options.dedup_key]}"
+            key = row[self._options.dedup_key]
+            if key is None:
+                raise InvalidOption(
+                    f"dedupKey: column {self._options.dedup_key!r} holds a null, which names no row"
+                )
+            return f"{place.job}:{key}"
         return f"{place.job}:{place.batch}:{place.partition}:{number}"
 
 
@@ -142,6 +155,11 @@ def _type_of(system: pb.SystemProperties, said: str | None) -> "pb.MessageType.V
         if said not in pb.MessageType.keys():  # noqa: SIM118 - an enum wrapper, no dict
             raise InvalidOption(
                 f"message_type {said!r} is none of {', '.join(pb.MessageType.keys())}"
+            )
+        if said == "TRANSACTION":
+            raise InvalidOption(
+                "message_type 'TRANSACTION' is not written: nobody would commit that half "
+                "message, and nobody see it; leave the column out, or write 'NORMAL'"
             )
         return pb.MessageType.Value(said)
     if system.HasField("delivery_timestamp"):

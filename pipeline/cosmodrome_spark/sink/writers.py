@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from cosmodrome_spark.errors import InvalidOption, PipelineError
+from cosmodrome_spark.lake.files import sync_file
 from cosmodrome_spark.options import SinkOptions
 from cosmodrome_spark.sink.encode import Encoder, Place, check_schema
 from cosmodrome_spark.sink.sender import Refused, Sender
@@ -51,7 +52,7 @@ class TopicWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write one task's rows, on an executor."""
         job = self._options.job or self._run
-        return write_task(self._options, iterator, Place(job, 0, _partition()))
+        return write_task(self._options, iterator, Place(job, 0, _partition(), self._run))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what was staged."""
@@ -78,7 +79,8 @@ class StreamTopicWriter(DataSourceStreamArrowWriter):
                 "or a dedupKey with foreachBatch"
             )
         job = self._options.job or query or ""
-        written = write_task(self._options, iterator, Place(job, int(batch), _partition()))
+        place = Place(job, int(batch), _partition(), query or "")
+        written = write_task(self._options, iterator, place)
         return replace(written, lineage=query or job)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's
@@ -159,7 +161,10 @@ def _partition() -> int:
 
 
 def _set_aside(folder: Path, refused: list[Refused], place: Place) -> None:
-    """Write refused messages where a person finds them; the name makes repeats overwrite."""
+    """Write refused messages where a person finds them, before the task ends.
+
+    A repeat of the task takes the place of its file; another run of the job has others.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     rows = [
         {
@@ -170,5 +175,10 @@ def _set_aside(folder: Path, refused: list[Refused], place: Place) -> None:
         }
         for each in refused
     ]
-    name = f"{place.job}-{place.batch}-{place.partition}.parquet".replace("/", "_")
-    pq.write_table(pa.Table.from_pylist(rows), folder / name)
+    name = f"{place.job}-{place.run}-{place.batch}-{place.partition}.parquet".replace("/", "_")
+    # Two attempts of a task may be at it at a time: the file of each is its own until it is whole.
+    temporary = folder / f".{uuid.uuid4().hex}"
+    pq.write_table(pa.Table.from_pylist(rows), temporary)
+    sync_file(temporary)
+    temporary.replace(folder / name)
+    sync_file(folder / name)

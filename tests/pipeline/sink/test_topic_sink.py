@@ -109,6 +109,32 @@ def test_a_null_that_no_message_can_carry_is_named(column: str, value: object) -
         list(encoder.messages(pa.RecordBatch.from_pydict(columns)))
 
 
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [({"message_type": "TRANSACTION"}, "half"), ({"row": None}, "names no row")],
+)
+def test_a_row_that_would_be_lost_is_refused(columns: dict[str, object], reason: str) -> None:
+    given = {"endpoints": "h:1", "topic": "out"} | ({"dedupKey": "row"} if "row" in columns else {})
+    encoder = Encoder(sink_options(given), PLACE, 5)
+
+    with pytest.raises(InvalidOption, match=reason):
+        list(encoder.messages(rows(1, **columns)))
+
+
+def test_what_a_later_write_sets_aside_leaves_what_an_earlier_one_did(
+    spark: SparkSession, server: PullServer, tmp_path: Path
+) -> None:
+    options = {"endpoints": server.endpoints, "topic": "nowhere", "job": "nightly"}
+    aside = {"onError": "deadLetterPath", "deadLetterPath": str(tmp_path)}
+    for body in ("first", "second"):
+        frame = spark.createDataFrame([(body,)], "body STRING").coalesce(1)
+        frame.write.format("rocketmq").mode("append").options(**options, **aside).save()
+
+    found = [row for file in tmp_path.iterdir() for row in pa.parquet.read_table(file).to_pylist()]
+    kept = {pb.Message.FromString(row["message"]).body for row in found}
+    assert kept == {b"first", b"second"}
+
+
 def test_a_topic_that_is_missing_fails_or_is_set_aside(server: PullServer, tmp_path: Path) -> None:
     base = {"endpoints": server.endpoints, "topic": "nowhere"}
     with pytest.raises(BrokerRefused, match="deadLetterPath"):
@@ -183,6 +209,19 @@ def test_what_is_staged_is_seen_by_nobody_until_it_is_published_and_then_once(
 
     assert lost_attempt.tokens != written.tokens
     assert Counter(in_topic(ours, "once")) == {b"%d" % number: 1 for number in range(95)}
+
+
+def test_a_pattern_over_all_topics_leaves_out_where_messages_are_staged(
+    ours: CosmodromeProcess,
+) -> None:
+    given = {"endpoints": ours.endpoints, "topic": "patterned", "dedup": "transaction"}
+    write_task(sink_options(given), iter([rows(1)]), PLACE)
+
+    with WireCluster(Connection((ours.endpoints,))) as cluster:
+        found = cluster.topics()
+
+    assert "patterned" in found
+    assert not [name for name in found if name.startswith("rmq_sys_")]
 
 
 def test_a_new_checkpoint_publishes_under_its_own_numbers(ours: CosmodromeProcess) -> None:
