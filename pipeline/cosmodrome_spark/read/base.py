@@ -7,6 +7,7 @@ Both are context managers, hold connections, and cannot be pickled: what travels
 driver to executors are `Connection`, `ReadQuery` and `QueueRange`.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Protocol, Self
@@ -16,6 +17,8 @@ import pyarrow as pa
 from cosmodrome_spark.errors import DataLoss
 from cosmodrome_spark.offsets import MessageQueue, Offsets, QueueBounds, QueueRange
 from cosmodrome_spark.options import ReadQuery
+
+_log = logging.getLogger(__name__)
 
 
 class Cluster(Protocol):
@@ -138,9 +141,10 @@ class Density:
         Raises:
             DataLoss: Unless failOnDataLoss is off.
         """
+        what = f"{count} of the offsets [{start}, {end}) of {self._span.queue} are gone"
         if self._fails:
             raise DataLoss(
-                f"{count} of the offsets [{start}, {end}) of {self._span.queue} are gone: "
-                "retention took them, or the topic was created anew; "
+                f"{what}: retention took them, or the topic was created anew; "
                 "set failOnDataLoss=false to go on without them"
             )
+        _log.warning("data loss: %s", what)

@@ -18,6 +18,8 @@ from cosmodrome_spark.read.wire import MESSAGING, Wire, check
 
 _CONTROL = "/cosmodrome.v1.Control/"
 IN_FLIGHT_MAX = 64
+# Topics of dead letters, retries and lite topics; and those that no client may use.
+_NOT_FOR_CLIENTS = ("%", "rmq_sys_")
 
 
 class WireCluster(Closing):
@@ -48,7 +50,7 @@ class WireCluster(Closing):
         answer = control_pb2.ListTopicsResponse.FromString(reply)
         check(answer.status, "listing topics")
         names = (state.topic.name for state in answer.topics)
-        return sorted(name for name in names if not name.startswith("%"))
+        return sorted(name for name in names if not name.startswith(_NOT_FOR_CLIENTS))
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The readable queues of a topic, sorted.

@@ -9,7 +9,7 @@ seen differs from machine to machine. A filter is evaluated by the broker, so a 
 range goes the bulk road; the segments would send everything.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pyarrow as pa
 
@@ -33,7 +33,7 @@ def open_cluster(connection: Connection) -> Cluster:
 
 def read_ranges(
     connection: Connection, spans: tuple[QueueRange, ...], query: ReadQuery
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     """Yield the messages of some ranges, one range after the other, on the best road.
 
     Raises:

@@ -7,14 +7,15 @@
 Behaviour of Spark that shapes this:
 * offsets are compared as text, so they are sorted (`offsets.to_json`);
 * there is no read limit for "at least n, but wait no longer than t", so that is kept here;
-* `commit` comes one batch late and never for the last, so group offsets are published when
-  the next batch is planned, and by the job's listener at the end: monitoring, not progress;
+* `commit` comes one batch late and never for the last, but `latestOffset` is asked after every
+  batch, from where that ended: so group offsets are published there. Monitoring, not progress;
 * with AvailableNow, `prepareForTriggerAvailableNow` comes first and fixes the target.
 """
 
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -49,7 +50,9 @@ from cosmodrome_spark.source.partition import (
 )
 
 _log = logging.getLogger(__name__)
+# Of each queue, to estimate sizes by: so many messages, or as many as this many bytes hold.
 SAMPLE_ROWS = 32
+SAMPLE_BYTES = 1 << 20
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -66,6 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._waiting_since_ms: int | None = None
         self._latest: Offsets = {}
         self._gone: set[MessageQueue] = set()
+        self._reported: Offsets = {}
 
     # What Spark calls, in its own spelling. -------------------------------------------
 
@@ -98,6 +102,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLoss: A queue that was read is not there any more, unless failOnDataLoss is off.
         """
         begin = from_json(start)
+        self._report(dict(begin))
         bounds = self._bounds()
         self._notice_gone({queue for queue in begin if queue not in bounds})
         end = {queue: each.max_offset for queue, each in bounds.items()}
@@ -131,7 +136,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         for loss in losses:
             _log.warning("data loss: %s", loss)
-        self._report(begin)
         return plan_partitions(spans, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -142,8 +146,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(options.connection, options.query, partition)
 
     def commit(self, end: OffsetsJson) -> None:
-        """Publish the group's progress: Spark says that everything before `end` is done."""
-        self._report(from_json(end))
+        """Nothing to do: `latestOffset` has published what is done."""
 
     def stop(self) -> None:
         """Let connections go."""
@@ -215,19 +218,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _mean_bytes(self, spans: Iterable[QueueRange]) -> dict[MessageQueue, float]:
         """The mean size of the messages of some ranges, by queue; nothing where there are none."""
-        query = ReadQuery(columns=("body",), decode_body=False, fail_on_data_loss=False)
+        query = ReadQuery(
+            columns=("body",),
+            batch_bytes=SAMPLE_BYTES,
+            decode_body=False,
+            fail_on_data_loss=False,
+        )
         means = {}
         for span in spans:
-            if span.start < span.end:
-                batches = list(read_ranges(self._options.connection, (span,), query))
-                size = sum(batch.nbytes for batch in batches)
-                means[span.queue] = size / max(1, sum(batch.num_rows for batch in batches))
+            if span.start >= span.end:
+                continue
+            size = rows = 0
+            with closing(read_ranges(self._options.connection, (span,), query)) as batches:
+                for batch in batches:
+                    size, rows = size + batch.nbytes, rows + batch.num_rows
+                    if size >= SAMPLE_BYTES:
+                        break
+            if rows:
+                means[span.queue] = size / rows
         return means
 
     def _report(self, offsets: Offsets) -> None:
         options = self._options
-        if not (options.report_group_offsets and options.group):
+        if not (options.report_group_offsets and options.group) or offsets == self._reported:
             return
+        self._reported = offsets
         try:
             self._connected().commit(options.group, offsets)
         except PipelineError as error:

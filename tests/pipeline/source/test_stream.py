@@ -70,3 +70,17 @@ def test_without_a_limit_a_batch_ends_where_the_queues_do(server: PullServer) ->
     fill(server, 3, 1)
 
     assert reader(server).latestOffset(at(0), ReadAllAvailable()) == at(3)
+
+
+def test_a_group_is_where_the_last_batch_ended_also_when_nothing_follows(
+    server: PullServer,
+) -> None:
+    server.create("orders", 1)
+    fill(server, 3, 1)
+    stream = reader(server, group="monitored", reportGroupOffsets="true")
+    end = stream.latestOffset(at(0), ReadAllAvailable())
+    stream.partitions(at(0), end)
+
+    stream.latestOffset(end, ReadAllAvailable())
+
+    assert server.committed["monitored", "orders", 0] == 3
