@@ -65,9 +65,8 @@ def _table_sink(context: JobContext, rows: "DataFrame", options: AggregateOption
     config = context.config
     table = config.must_table().open(partition_by=())
     table.create(to_arrow_schema(rows.schema, timezone="UTC"))
-    resumed = resume(
-        table, config.name, config.must_checkpoint(), force_new=options.force_new_lineage
-    )
+    checkpoint, force_new = config.must_checkpoint(), options.force_new_lineage
+    resumed = resume(table, config.name, checkpoint, force_new=force_new, has_state=True)
     return TableSink(table, config.name, resumed.lineage)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cosmodrome_spark.jobs.config import JobConfig
+from cosmodrome_spark.jobs.read import with_offsets
 from cosmodrome_spark.jobs.run import JobContext, run_query
 from cosmodrome_spark.jobs.table_sink import WrittenSink, layout_text, resume
 from cosmodrome_spark.lake.files import table_schema
@@ -80,12 +81,7 @@ def read_stream(
     options = stream_defaults(context.config)
     options = {name: value for name, value in options.items() if name.lower() != "columns"}
     if offsets:
-        options = {
-            name: value
-            for name, value in options.items()
-            if not name.lower().startswith("starting")
-        }
-        options["startingOffsets"] = to_text(offsets)
+        options = with_offsets(options, {"startingOffsets": to_text(offsets)})
     options.setdefault("cores", str(context.spark.sparkContext.defaultParallelism))
     reader = context.spark.readStream.format("rocketmq").options(**options)
     if write_files:

@@ -37,9 +37,8 @@ def run(context: JobContext) -> int:
     table = config.must_table().open()
     table.create(table_schema(arrow_schema(columns)))
     # No resuming from the table's offsets: the keys seen are in the checkpoint alone.
-    resumed = resume(
-        table, config.name, config.must_checkpoint(), force_new=options.force_new_lineage
-    )
+    checkpoint, force_new = config.must_checkpoint(), options.force_new_lineage
+    resumed = resume(table, config.name, checkpoint, force_new=force_new, has_state=True)
     sink = TableSink(table, config.name, resumed.lineage)
 
     def writer() -> "DataStreamWriter":

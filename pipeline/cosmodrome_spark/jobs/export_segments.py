@@ -8,6 +8,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
+from cosmodrome_spark.jobs.read import read_batch
 from cosmodrome_spark.jobs.run import JobContext
 from cosmodrome_spark.jobs.table_sink import write_frame
 from cosmodrome_spark.lake.base import Origin
@@ -33,13 +34,8 @@ def run(context: JobContext) -> int:
     start, end = sealed_range(source, progress.offsets if progress else {})
     rows = sum(end[queue] - start[queue] for queue in end)
     if rows:
-        options = {
-            **config.source,
-            "startingOffsets": to_text(start),
-            "endingOffsets": to_text(end),
-            "readMode": "segments",
-        }
-        frame = context.spark.read.format("rocketmq").options(**options).load()
+        span = {"startingOffsets": to_text(start), "endingOffsets": to_text(end)}
+        frame = read_batch(context, **span, readMode="segments")
         files, offsets = write_frame(table.layout, frame)
         batch = progress.batch + 1 if progress else 0
         table.commit(files, Origin(config.name, "segments", batch, offsets))

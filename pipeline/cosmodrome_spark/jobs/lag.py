@@ -109,26 +109,27 @@ def sample(cluster: Cluster, topics: Any, group: str) -> list[dict[str, Any]]:  
 
 
 def summary(seen: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Lag by group and topic, the speed since the first sample, and what follows from it.
+    """Lag by group and topic, the speed since its first sample, and what follows from it.
 
     Returns:
         consumer_group, topic, lag, consumed_per_s, produced_per_s, eta_s (-1: never at this
         speed), stuck (queues with a lag on which nothing moved); sorted.
     """
-    first, last = seen[0], seen[-1]
-    keys = sorted({(row["consumer_group"], row["topic"]) for row in last})
+    keys = sorted({(row["consumer_group"], row["topic"]) for row in seen[-1]})
     found = []
     for group, topic in keys:
-        before, after = ([r for r in rows if (r["consumer_group"], r["topic"]) == (group, topic)]
-                         for rows in (first, last))  # fmt: skip
-        seconds = max(1e-9, (after[0]["sampled_at"] - before[0]["sampled_at"]).total_seconds())
+        # A topic that came later has its first sample later.
+        before = next(rows for each in seen if (rows := _rows_of(each, group, topic)))
+        after = _rows_of(seen[-1], group, topic)
+        passed_s = (after[0]["sampled_at"] - before[0]["sampled_at"]).total_seconds()
+        seconds = max(1e-9, passed_s)
         consumed, produced = (
             (sum(r[name] for r in after) - sum(r[name] for r in before)) / seconds
             for name in ("committed_offset", "end_offset")
         )
         lag = sum(row["lag"] for row in after)
         gain = consumed - produced
-        earlier = {row["queue_id"]: row["committed_offset"] for row in before}
+        earlier = {(row["broker"], row["queue_id"]): row["committed_offset"] for row in before}
         found.append(
             {
                 "consumer_group": group,
@@ -140,13 +141,17 @@ def summary(seen: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
                 "stuck": [
                     row["queue_id"]
                     for row in after
-                    if len(seen) > 1
+                    if passed_s > 0
                     and row["lag"]
-                    and earlier.get(row["queue_id"]) == row["committed_offset"]
+                    and earlier.get((row["broker"], row["queue_id"])) == row["committed_offset"]
                 ],
             }
         )
     return found
+
+
+def _rows_of(rows: Sequence[dict[str, Any]], group: str, topic: str) -> list[dict[str, Any]]:
+    return [row for row in rows if (row["consumer_group"], row["topic"]) == (group, topic)]
 
 
 def report_page(seen: Sequence[Sequence[dict[str, Any]]]) -> str:

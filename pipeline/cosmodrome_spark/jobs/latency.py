@@ -39,7 +39,8 @@ def run(context: JobContext) -> int:
 
     options = context.config.options(LatencyOptions)
     messages = read_batch(context)
-    topics = context.config.source.get("subscribe", "")
+    given = {name.lower(): value for name, value in context.config.source.items()}
+    topics = given.get("subscribe", "").strip()
     made = latency.events(messages) if topics == EVENT_TOPIC else latency.stored_only(messages)
     rows = latency.percentiles(made, window=options.window).collect()
     for row in rows:

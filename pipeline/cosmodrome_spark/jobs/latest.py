@@ -7,8 +7,11 @@ the one in the table (by `order`) changes nothing, and one whose `delete` is tru
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from cosmodrome_spark.errors import InvalidJobConfig, MissingDependency
 from cosmodrome_spark.jobs.archive import read_stream
+from cosmodrome_spark.jobs.config import TableConfig
 from cosmodrome_spark.jobs.run import JobContext, run_query
 from cosmodrome_spark.schema import ALL_COLUMNS
 
@@ -41,11 +44,10 @@ def run(context: JobContext) -> int:
     if config.must_table().format != "delta":
         raise InvalidJobConfig("latest needs table.format = 'delta': rows change in place")
     expressions = [each.strip() for each in options.select.split(";") if each.strip()]
-    order = tuple(each.strip() for each in options.order.split(","))
-    missing = [name for name in order if name not in expressions]
+    missing = [name for name in _columns(options.order) if name not in expressions]
 
     def merge(frame: "DataFrame", _batch: int) -> None:
-        merge_batch(frame.selectExpr(*expressions, *missing), config.must_table().path, options)
+        merge_batch(frame.selectExpr(*expressions, *missing), config.must_table(), options)
 
     def writer() -> "DataStreamWriter":
         return read_stream(context, ALL_COLUMNS).writeStream.foreachBatch(merge)
@@ -53,36 +55,45 @@ def run(context: JobContext) -> int:
     return run_query(context, writer)
 
 
-def merge_batch(rows: "DataFrame", path: str, options: LatestOptions) -> None:
+def merge_batch(rows: "DataFrame", where: TableConfig, options: LatestOptions) -> None:
     """Merge one batch; a repeat changes nothing.
 
     Raises:
         MissingDependency: deltalake is not installed.
     """
+    from cosmodrome_spark.transforms.latest import latest  # noqa: PLC0415  # needs Spark
+
+    merge_rows(latest(rows, options.key, _columns(options.order)).toArrow(), where, options)
+
+
+def merge_rows(table: pa.Table, where: TableConfig, options: LatestOptions) -> None:
+    """Merge rows of which no key comes twice; raises as `merge_batch`."""
     try:
         from deltalake import DeltaTable  # noqa: PLC0415  # optional
     except ImportError as error:
         raise MissingDependency(
             "latest needs deltalake: pip install 'cosmodrome[delta]'"
         ) from error
-    from cosmodrome_spark.transforms.latest import latest  # noqa: PLC0415  # needs Spark
-
-    order = tuple(each.strip() for each in options.order.split(","))
-    table = latest(rows, options.key, order).toArrow()
-    target = DeltaTable.create(path, table.schema, mode="ignore")
+    storage = where.storage or None
+    target = DeltaTable.create(where.path, table.schema, mode="ignore", storage_options=storage)
     if not table.num_rows:
         return
-    newer = _newer(order)
+    newer = _newer(_columns(options.order))
     merge = target.merge(
         table, f"t.{options.key} = s.{options.key}", source_alias="s", target_alias="t"
     )
     if options.delete:
-        gone = f"({_on_source(options.delete, table.schema.names)})"
+        # A condition that is null, for want of what it asks about, removes nothing.
+        gone = f"coalesce(({_on_source(options.delete, table.schema.names)}), false)"
         merge = merge.when_matched_delete(f"{newer} AND {gone}")
         merge = merge.when_not_matched_insert_all(f"NOT {gone}")
     else:
         merge = merge.when_not_matched_insert_all()
     merge.when_matched_update_all(newer).execute()
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    return tuple(each.strip() for each in text.split(","))
 
 
 def _newer(order: tuple[str, ...]) -> str:
@@ -96,5 +107,6 @@ def _newer(order: tuple[str, ...]) -> str:
 def _on_source(condition: str, names: list[str]) -> str:
     import re  # noqa: PLC0415  # only here
 
-    pattern = r"\b(" + "|".join(map(re.escape, names)) + r")\b"
-    return re.sub(pattern, r"s.\1", condition)
+    # Texts in quotes are passed over, whatever they say.
+    pattern = r"'(?:[^']|'')*'|\b(" + "|".join(map(re.escape, names)) + r")\b"
+    return re.sub(pattern, lambda found: f"s.{found[1]}" if found[1] else found[0], condition)

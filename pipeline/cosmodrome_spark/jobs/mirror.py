@@ -1,4 +1,8 @@
-"""mirror: topics into the topics of another cluster, under the same or other names."""
+"""mirror: topics into the topics of another cluster, under the same or other names.
+
+Repeats are recognised by where a row came from, not by the task that wrote it: a batch that
+is repeated may be cut into other tasks.
+"""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -36,22 +40,29 @@ def run(context: JobContext) -> int:
     def writer() -> "DataStreamWriter":
         rows = to_send(read_stream(context, COLUMNS), options.map)
         target = {"job": config.name, **config.target}
+        if "dedupkey" in {name.lower() for name in target}:
+            rows = rows.drop(ORIGIN)
+        else:
+            target["dedupKey"] = ORIGIN
         return rows.writeStream.format("rocketmq").options(**target)
 
     return run_query(context, writer)
 
 
 def to_send(messages: "DataFrame", names: dict[str, str]) -> "DataFrame":
-    """The rows of a write; each says in a property where it comes from."""
+    """The rows of a write; each says in a property, and in a column, where it comes from."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415  # Spark's own convention
 
     topic = F.col("topic")
     for source, target in names.items():
         topic = F.when(F.col("topic") == source, F.lit(target)).otherwise(topic)
     place = F.concat_ws(":", "topic", "broker", "queue_id", "queue_offset")
-    properties = F.map_concat("properties", F.create_map(F.lit(ORIGIN), place))
+    # What is mirrored from a mirror has one already.
+    others = F.map_filter("properties", lambda key, _: key != ORIGIN)
+    properties = F.map_concat(others, F.create_map(F.lit(ORIGIN), place))
     return messages.select(
         topic.alias("topic"),
         *("body", "tag", "keys", "message_group", "priority", "message_id"),
         properties.alias("properties"),
+        place.alias(ORIGIN),
     )

@@ -1,8 +1,8 @@
 """replay: rows of a table, or of a range of topics, into a topic.
 
 Order. Rows of one message group or queue stay in one task, sorted by offset. Repeats are
-recognised by where a row came from, so a replay that is run again writes nothing new on a
-server that publishes once, and the same ids on any other.
+recognised by where a row came from: a replay that is run again writes the messages again,
+under the same ids. With `dedup=transaction` each run publishes once, all of it or nothing.
 """
 
 import time
@@ -43,7 +43,9 @@ def run(context: JobContext) -> int:
     options = context.config.options(ReplayOptions)
     rows = to_send(read_either(context), options)
     target = {"job": context.config.name, **context.config.target}
-    if "dedupkey" not in {name.lower() for name in target}:
+    if "dedupkey" in {name.lower() for name in target}:
+        rows = rows.drop(ORIGIN)
+    else:
         target["dedupKey"] = ORIGIN
     if any(name.lower() == "topic" for name in target):
         rows = rows.drop("topic")
@@ -63,7 +65,9 @@ def to_send(rows: "DataFrame", options: ReplayOptions) -> "DataFrame":
     )
     if options.pace > 0:
         rows = _paced(rows, options.pace)
-    with_origin = F.map_concat("properties", F.create_map(F.lit(ORIGIN), F.col("message_id")))
+    # A message that was replayed, or went back from dead letters, before has one already.
+    others = F.map_filter("properties", lambda key, _: key != ORIGIN)
+    with_origin = F.map_concat(others, F.create_map(F.lit(ORIGIN), F.col("message_id")))
     rows = rows.withColumn(ORIGIN, place)
     chosen = ("topic", "body", "tag", "keys", "message_group", ORIGIN)
     if options.keep_message_id:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from cosmodrome_spark.errors import InvalidJobConfig
 from cosmodrome_spark.lake.base import (
     DataFile,
     LakeTable,
@@ -47,25 +48,46 @@ class Resumed:
     offsets: Offsets
 
 
-def resume(table: LakeTable, job: str, checkpoint: str, *, force_new: bool = False) -> Resumed:
+def resume(
+    table: LakeTable,
+    job: str,
+    checkpoint: str,
+    *,
+    force_new: bool = False,
+    has_state: bool = False,
+) -> Resumed:
     """Check that a checkpoint and a table belong together.
 
     An empty checkpoint goes on from the offsets in the table: nothing comes twice and
     nothing is left out even where the checkpoint was lost.
 
+    Args:
+        table: The table.
+        job: The job's name.
+        checkpoint: Its folder.
+        force_new: Take a table over from another checkpoint.
+        has_state: Whether the job's query keeps more than offsets in its checkpoint: no offsets
+            of the table make up for that.
+
     Raises:
-        TableConflict: Another checkpoint wrote after this one.
+        InvalidJobConfig: The checkpoint is not in a folder of this machine.
+        TableConflict: Another checkpoint wrote after this one, or before an empty one that the
+            job cannot do without.
     """
-    folder = Path(checkpoint.removeprefix("file://"))
+    folder = _folder(checkpoint)
     file = folder / _LINEAGE_FILE
     progress = table.progress(job)
     is_new = not _has_batches(folder)
-    if force_new or not file.exists():
+    if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
         file.write_text(uuid.uuid4().hex)
     lineage = file.read_text().strip()
     if not force_new:
-        check_lineage(progress, job, lineage, is_new=is_new)
+        check_lineage(progress, job, lineage, is_new=is_new and not has_state)
+    elif progress is not None and progress.lineage != lineage:
+        # Once: a job that is started again with the same words is still the one that took over.
+        lineage = uuid.uuid4().hex
+        file.write_text(lineage)
     offsets = progress.offsets if progress is not None and is_new else {}
     if offsets:
         _log.warning("job %s goes on from the table's offsets: the checkpoint is empty", job)
@@ -144,6 +166,19 @@ def _joined(said: Sequence[tuple[str, str]]) -> tuple[list[DataFile], Offsets]:
         for queue, offset in from_json(json.loads(offset_text)).items():
             offsets[queue] = max(offset, offsets.get(queue, 0))
     return files, offsets
+
+
+def _folder(checkpoint: str) -> Path:
+    """The folder of a checkpoint, where the lineage is kept beside Spark's offsets."""
+    scheme, colon, rest = checkpoint.partition(":")
+    if not colon or "/" in scheme:
+        return Path(checkpoint)
+    if scheme != "file":
+        raise InvalidJobConfig(
+            f"stream.checkpoint = {checkpoint!r}: this job keeps the checkpoint's id there too, "
+            "which takes a folder on a local disk or NFS"
+        )
+    return Path("/" + rest.lstrip("/"))
 
 
 def _has_batches(folder: Path) -> bool:

@@ -152,7 +152,8 @@ def check_lineage(progress: Progress | None, job: str, lineage: str, *, is_new: 
     raise TableConflict(
         f"job {job!r} wrote batch {progress.batch} from another checkpoint (lineage "
         f"{progress.lineage}, this one is {lineage}): two would write the same rows; use that "
-        "checkpoint, an empty one, or force_new_lineage = true to go on from the table's offsets"
+        "checkpoint, another table, or force_new_lineage = true to write from where this "
+        "checkpoint is, whatever the table holds"
     )
 
 

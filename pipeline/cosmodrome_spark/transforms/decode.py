@@ -3,6 +3,7 @@
 A row whose body does not decode goes to the rejects with the reason; none is dropped.
 """
 
+import base64
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from cosmodrome_spark.errors import InvalidJobConfig, MissingDependency
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 ENVELOPE = ("topic", "broker", "queue_id", "queue_offset", "message_id", "store_timestamp")
 _CORRUPT = "_corrupt"
@@ -28,17 +29,20 @@ def from_json(messages: "DataFrame", schema: str) -> tuple["DataFrame", "DataFra
         messages: At least the envelope and the body.
         schema: DDL of the columns.
     """
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    parsed = messages.withColumn(
-        "_row",
-        F.from_json(F.col("body").cast("string"), f"{schema}, {_CORRUPT} STRING", options),
-    )
-    is_bad = F.col("_row").isNull() | F.col(f"_row.{_CORRUPT}").isNotNull()
-    good = parsed.where(~is_bad).select(*ENVELOPE, "_row.*").drop(_CORRUPT)
-    bad = parsed.where(is_bad).select(
+    parsed, fits = _parsed(messages, F.col("body").cast("string"), schema)
+    good = parsed.where(fits).select(*ENVELOPE, "_row.*").drop(_CORRUPT)
+    bad = parsed.where(~fits).select(
         *ENVELOPE, "body", F.lit("no JSON of this schema").alias("reason")
     )
     return good, bad
+
+
+def _parsed(frame: "DataFrame", text: "Column", schema: str) -> tuple["DataFrame", "Column"]:
+    """The frame with JSON read into `_row`, and whether a row's is of the schema."""
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    row = F.from_json(text, f"{schema}, {_CORRUPT} STRING", options)
+    fits = F.col("_row").isNotNull() & F.col(f"_row.{_CORRUPT}").isNull()
+    return frame.withColumn("_row", row), fits
 
 
 def from_dicts(
@@ -72,12 +76,11 @@ def from_dicts(
     decoded = messages.select(*ENVELOPE, "body").mapInArrow(
         decode, ", ".join([*ordered, "_json STRING", "reason STRING"])
     )
-    good = (
-        decoded.where("reason IS NULL")
-        .withColumn("_row", F.from_json("_json", schema))
-        .select(*ENVELOPE, "_row.*")
-    )
-    return good, decoded.where("reason IS NOT NULL").select(*ENVELOPE, "body", "reason")
+    parsed, fits = _parsed(decoded, F.col("_json"), schema)
+    good = parsed.where(F.col("reason").isNull() & fits).select(*ENVELOPE, "_row.*").drop(_CORRUPT)
+    unfit = F.coalesce("reason", F.concat(F.lit("not of this schema: "), F.col("_json")))
+    bad = parsed.where(F.col("reason").isNotNull() | ~fits)
+    return good, bad.select(*ENVELOPE, "body", unfit.alias("reason"))
 
 
 def avro_decoder(schema_file: str) -> Callable[[], ToDict]:
@@ -135,16 +138,52 @@ def protobuf_decoder(descriptor_file: str, message: str) -> Callable[[], ToDict]
         from google.protobuf import json_format, message_factory  # noqa: PLC0415  # in the task
 
         kind = message_factory.GetMessageClass(pool_of(content).FindMessageTypeByName(message))
-        return lambda body: json_format.MessageToDict(
-            kind.FromString(body), preserving_proto_field_name=True
-        )
+
+        def to_dict(body: bytes) -> dict[str, Any]:
+            found = json_format.MessageToDict(
+                kind.FromString(body), preserving_proto_field_name=True
+            )
+            return _with_numbers(found, kind.DESCRIPTOR)
+
+        return to_dict
 
     return make
+
+
+# The wrappers of 64 bits: their JSON is the number itself.
+_WRAPPED = frozenset({"google.protobuf.Int64Value", "google.protobuf.UInt64Value"})
+
+
+def _with_numbers(values: dict[str, Any], message: Any) -> dict[str, Any]:  # noqa: ANN401 - a descriptor, of one of two kinds
+    """Protobuf's JSON with integers of 64 bits as numbers: it writes them as texts."""
+    for name, value in values.items():
+        field = message.fields_by_name.get(name)
+        if field is not None:  # the well-known types have a JSON of their own
+            values[name] = _with_number(value, field)
+    return values
+
+
+def _with_number(value: Any, field: Any) -> Any:  # noqa: ANN401 - whatever JSON has; as above
+    kind = field.message_type
+    if kind is not None and kind.GetOptions().map_entry:
+        of = kind.fields_by_name["value"]
+        return {key: _with_number(each, of) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_with_number(each, field) for each in value]
+    is_wide = field.cpp_type in {field.CPPTYPE_INT64, field.CPPTYPE_UINT64}
+    if is_wide or (kind is not None and kind.full_name in _WRAPPED):
+        return int(value)
+    return _with_numbers(value, kind) if kind is not None and isinstance(value, dict) else value
 
 
 def _decoded(to_dict: ToDict, body: bytes) -> tuple[str | None, str | None]:
     """JSON text, or the reason why there is none."""
     try:
-        return json.dumps(to_dict(body), default=str), None
+        return json.dumps(to_dict(body), default=_as_json), None
     except Exception as error:
         return None, f"{type(error).__name__}: {error}"
+
+
+def _as_json(value: object) -> str:
+    """What JSON has no type for, as Spark reads it: bytes in base 64, times as text."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)

@@ -52,10 +52,13 @@ def stored_only(messages: "DataFrame") -> "DataFrame":
 
 
 def durations(frame: "DataFrame") -> "DataFrame":
-    """Add the stages' durations in milliseconds; a clock that is behind counts as 0."""
+    """Add the stages' durations in milliseconds; a clock that is behind counts as 0.
+
+    Null where one of the two moments is not known.
+    """
     for name, (start, end) in STAGES.items():
         took = F.greatest(F.col(end) - F.col(start), F.lit(0))
-        frame = frame.withColumn(name, F.when(F.col(start) > 0, took))
+        frame = frame.withColumn(name, F.when((F.col(start) > 0) & (F.col(end) > 0), took))
     return frame
 
 

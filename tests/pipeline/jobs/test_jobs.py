@@ -1,15 +1,19 @@
 """Jobs run in this process over one session, against a server in memory or a real one."""
 
+import datetime as dt
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from cosmodrome_spark.errors import InvalidJobConfig, TableConflict
 from cosmodrome_spark.jobs import registry
-from cosmodrome_spark.jobs.config import load
+from cosmodrome_spark.jobs.config import TableConfig, load
+from cosmodrome_spark.jobs.lag import summary
+from cosmodrome_spark.jobs.latest import LatestOptions, merge_rows
 from cosmodrome_spark.jobs.progress import BatchProgress
 from cosmodrome_spark.jobs.run import JobContext
 from cosmodrome_spark.lake.open import read_table
@@ -223,6 +227,22 @@ def test_replay_sends_rows_of_a_table_in_the_order_of_their_queues(
     ]
 
 
+def test_what_was_replayed_is_replayed_again(
+    spark: SparkSession, orders: PullServer, tmp_path: Path
+) -> None:
+    for source, target in (("orders", "copy"), ("copy", "copy-of-copy")):
+        orders.create(target, 1)
+        where = (f"source.endpoints={orders.endpoints}", f"source.subscribe={source}")
+        sets = (*where, f"target.endpoints={orders.endpoints}", f"target.topic={target}")
+        config = load("replay", None, sets)
+        assert registry.job("replay")(JobContext(config, session=spark)) == 0
+
+    copies, again = (orders.topics[name][0].messages for name in ("copy", "copy-of-copy"))
+    origins = {each.user_properties["cosmodrome_origin"] for each in again}
+    assert len(again) == len(copies) == 307
+    assert origins == {each.system_properties.message_id for each in copies}
+
+
 def test_dead_letters_are_reported_and_go_back_once_each(
     spark: SparkSession, server: PullServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -273,6 +293,22 @@ def test_letters_of_a_later_run_have_ids_of_their_own(
 
     assert len({each.system_properties.message_id for each in back}) == 2
     assert len({each.user_properties["spark_dedup_id"] for each in back}) == 2
+
+
+def test_a_moment_to_begin_at_brings_no_letter_back_twice(
+    spark: SparkSession, server: PullServer, tmp_path: Path
+) -> None:
+    server.create("%DLQ%billing", 1)
+    server.create("orders", 1)
+    letter = sample("orders", 0, 0)
+    letter.system_properties.dead_letter_queue.topic = "orders"
+    server.append("%DLQ%billing", 0, letter)
+    where = (f"source.endpoints={server.endpoints}", "job.group=billing", "job.rate=0")
+
+    for _ in range(2):
+        assert run(spark, "dlq-redrive", tmp_path, *where, "source.startingTimestamp=1") == 0
+
+    assert len(server.topics["orders"][0].messages) == 1
 
 
 def test_a_dry_run_sends_nothing(
@@ -326,6 +362,21 @@ def test_latest_keeps_the_newest_row_of_each_key(
     ]  # fmt: skip
 
 
+def test_latest_keeps_rows_of_which_the_condition_to_delete_says_nothing(tmp_path: Path) -> None:
+    deltalake = pytest.importorskip("deltalake")
+    options = LatestOptions(select="", key="key", order="number", delete="gone = 'gone'")
+    where = TableConfig(str(tmp_path / "table"), format="delta")
+    columns = pa.schema([("key", pa.string()), ("number", pa.int32()), ("gone", pa.string())])
+    rows = [{"key": "a", "number": 1}, {"key": "b", "number": 1}]
+    merge_rows(pa.Table.from_pylist(rows, columns), where, options)
+    rows = [{"key": "a", "number": 2}, {"key": "b", "number": 2, "gone": "gone"}]
+    merge_rows(pa.Table.from_pylist(rows, columns), where, options)
+
+    found = deltalake.DeltaTable(tmp_path / "table").to_pyarrow_table().to_pylist()
+
+    assert found == [{"key": "a", "number": 2, "gone": None}]
+
+
 def test_mirror_copies_topics_under_other_names(
     spark: SparkSession, orders: PullServer, tmp_path: Path
 ) -> None:
@@ -344,6 +395,26 @@ def test_mirror_copies_topics_under_other_names(
         places = {each.user_properties["cosmodrome_mirror_of"] for each in copies}
         assert len(copies) == 307
         assert places == {f"orders:broker-a:{queue}:{offset}" for queue, offset in EVERYTHING}
+
+
+def test_a_mirror_of_a_mirror_has_ids_that_follow_from_where_rows_were(
+    spark: SparkSession, orders: PullServer, tmp_path: Path
+) -> None:
+    for source, target in (("orders", "near"), ("near", "far")):
+        orders.create(target, 1)
+        sets = (
+            f"source.endpoints={orders.endpoints}",
+            f"source.subscribe={source}",
+            f"target.endpoints={orders.endpoints}",
+            f'job.map={{"{source}": "{target}"}}',
+            f"stream.checkpoint={tmp_path / source}",
+        )
+        assert run(spark, "mirror", tmp_path, *sets) == 0
+
+    far = orders.topics["far"][0].messages
+    assert sorted(each.user_properties["spark_dedup_id"] for each in far) == sorted(
+        f"mirror:near:broker-a:0:{offset}" for offset in range(307)
+    )
 
 
 def test_aggregate_writes_what_a_query_says(
@@ -382,6 +453,7 @@ def test_latency_gives_percentiles_and_a_page(
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert sum(row["messages"] for row in said) == 307
     assert all(row["store_ms"][0] <= row["store_ms"][3] for row in said)
+    assert all(row["deliver_ms"] is row["total_ms"] is None for row in said)
     assert "polyline" in page.read_text()
 
 
@@ -402,6 +474,21 @@ def test_lag_is_sampled_into_a_history(
     table = load("x", None, [f"table.path={tmp_path / 'table'}"]).must_table().open()
     assert (said["lag"], said["eta_s"]) == (207, -1)
     assert read_table(spark, table).where("lag = 200").count() == 2
+
+
+def test_a_topic_that_comes_later_has_its_lag_reckoned_from_then() -> None:
+    def sampled(second: int, *topics: str) -> list[dict[str, Any]]:
+        at = dt.datetime.fromtimestamp(second, dt.UTC)
+        place = {"consumer_group": "g", "broker": "b", "queue_id": 0, "sampled_at": at}
+        ends = {"end_offset": 10 * second, "committed_offset": 5 * second, "lag": 5 * second}
+        return [{**place, **ends, "topic": topic} for topic in topics]
+
+    seen = [sampled(1, "orders"), sampled(2, "orders", "bills"), sampled(4, "orders", "bills")]
+
+    assert [each["stuck"] for each in summary(seen[:2])] == [[], []]
+    assert [(each["topic"], each["produced_per_s"]) for each in summary(seen)] == [
+        ("bills", 10.0), ("orders", 10.0),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
