@@ -13,6 +13,7 @@ Source: protocol.md 10.1 to 10.5.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from cosmodrome_server.core import filter_expression_sql as sql
 from cosmodrome_server.core.hashing import java_hash
@@ -23,6 +24,10 @@ from cosmodrome_server.model.filter import Filter, FilterType
 from cosmodrome_server.model.log import MessageRecord
 
 _SEPARATOR = "||"
+# Four of the longest tags, or ten thousand.
+TAGS_CHARS_MAX = 65_536
+# A long one takes 100 ms, and is in its client's settings, every five minutes, as in its receives.
+_compiled = lru_cache(maxsize=256)(sql.compile_sql)
 
 
 class Everything:
@@ -76,11 +81,15 @@ def compile_filter(wanted: Filter) -> Matcher:
     """Compile what a consumer asks for.
 
     Raises:
-        IllegalFilterExpression: An SQL expression that is wrong (says where and why), or a
-            tag expression of separators only.
+        IllegalFilterExpression: An SQL expression that is wrong (says where and why), a tag
+            expression of separators only, or one of more characters than are allowed.
     """
     if wanted.filter_type is FilterType.SQL:
-        return BySql(sql.compile_sql(wanted.expression))
+        return BySql(_compiled(wanted.expression))
+    if len(wanted.expression) > TAGS_CHARS_MAX:
+        raise IllegalFilterExpression(
+            f"the tag filter has {len(wanted.expression)} characters, {TAGS_CHARS_MAX} are allowed"
+        )
     text = wanted.expression.strip()
     if text in {"", "*"}:
         return Everything()

@@ -94,6 +94,27 @@ def fields(data: bytes | memoryview) -> Iterator[tuple[int, int | bytes]]:
         position += length
 
 
+def spans(data: bytes, position: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Each field in a part of the data: its number, where its bytes begin and where they end.
+
+    One that has no bytes of its own counts as empty. What begins no whole field ends it.
+    """
+    try:
+        while position < end:
+            key, position = read_varint(data, position)
+            if key & 7 == _BYTES:
+                length, start = read_varint(data, position)
+                stop = start + length
+            else:
+                start = stop = skip_value(data, key, position)
+            if stop > end:
+                return
+            yield key >> 3, start, stop
+            position = stop
+    except MessageCorrupted:
+        return
+
+
 def text_field(data: bytes | memoryview, number: int) -> str:
     """The last string field `number`, "" for none."""
     found = b""

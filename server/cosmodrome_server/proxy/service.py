@@ -13,6 +13,7 @@ does not have is not there, and is UNIMPLEMENTED as it is there.
 """
 
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
@@ -23,7 +24,6 @@ from google.protobuf.message import DecodeError, Message
 from cosmodrome_proto import Method, methods
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
-from cosmodrome_proto.sent_pb2 import SentMessages
 from cosmodrome_server.errors import (
     BadRequest,
     BrokerError,
@@ -61,6 +61,7 @@ from cosmodrome_server.proxy.health import Health
 from cosmodrome_server.proxy.receives import Receives
 from cosmodrome_server.proxy.reflection import SERVICES as REFLECTION_SERVICES
 from cosmodrome_server.proxy.reflection import Reflection
+from cosmodrome_server.proxy.sends import Sends
 
 _log = logging.getLogger(__name__)
 
@@ -90,11 +91,10 @@ MESSAGING: _Table = {
     "SyncLiteSubscription": sync_lite_subscription,
 }
 
-# Requests that are read in another way than by their own description.
-_READ_AS: dict[type[Message], Callable[[bytes], Any]] = {
-    rpc.SendMessageRequest: SentMessages.FromString,
-    rpc.ReceiveMessageRequest: Receives().read,
-}
+# They hold many bodies; the fronts bound them. Others hold one at most.
+LARGE = frozenset({"SendMessage", "StageMessages"})
+# Beside a body. Two bytes are an entry of a list, which takes 22 once it is read.
+_REQUEST_BYTES = 1 << 20
 
 # What the reference's proxies do not have; absent under `server.strict`.
 OURS_ONLY = frozenset({"PullMessage", "UpdateOffset", "GetOffset", "QueryOffset"})
@@ -202,6 +202,7 @@ class _Boundary:
         "_context",
         "_is_held",
         "_lane",
+        "_most",
         "_name",
         "_parse",
         "_refusal",
@@ -220,7 +221,9 @@ class _Boundary:
         self._name = method.name
         self._activity = activity
         self._request = method.request
-        self._parse: Callable[[bytes], Any] = _READ_AS.get(self._request, self._request.FromString)
+        self._parse = _reader(context, self._request)
+        limits = context.config.limits
+        self._most = sys.maxsize if method.name in LARGE else limits.body_bytes + _REQUEST_BYTES
         self._lane = None if flow is None else flow.lane_of(method.name)
         self._toll = None if flow is None else flow.toll_of(method.name)
         self._is_held = method.name not in PROMPT
@@ -252,13 +255,16 @@ class _Boundary:
         context.answered(self._name, pb.OK)
 
     def _act(self, call: Call) -> Reply:
-        request = self._parse(call.payload)
+        payload = call.payload
+        if len(payload) > self._most:
+            raise BadRequest(f"the request has {len(payload)} bytes, {self._most} are allowed")
+        request = self._parse(payload)
         context = self._context
         context.broker.catch_up()
         if context.is_guarded:
             # Access rules know requests by the protocol's names.
             is_named = isinstance(request, self._request)
-            context.admit(call, request if is_named else self._request.FromString(call.payload))
+            context.admit(call, request if is_named else self._request.FromString(payload))
         if self._lane is not None:
             client_id = call.headers.get(CLIENT_ID)
             if not client_id or client_id.isspace():
@@ -272,6 +278,13 @@ class _Boundary:
     def _refuse(self, call: Call, error: Exception) -> None:
         call.reply(self._refusal(call, error))
         self._context.refused(self._name, error)
+
+
+def _reader(context: Context, request: type[Message]) -> Callable[[bytes], Any]:
+    """What reads these requests: their own description, or another."""
+    if request is rpc.SendMessageRequest:
+        return Sends(context.config.limits).read
+    return Receives().read if request is rpc.ReceiveMessageRequest else request.FromString
 
 
 def _refusal(_call: Call, error: Exception) -> bytes:

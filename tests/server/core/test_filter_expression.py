@@ -1,9 +1,10 @@
 import subprocess
 import sys
+import time
 
 import pytest
 
-from cosmodrome_server.core.filter_expression import compile_filter
+from cosmodrome_server.core.filter_expression import TAGS_CHARS_MAX, compile_filter
 from cosmodrome_server.core.matchers import COMPILED_MAX, Matchers
 from cosmodrome_server.errors import IllegalFilterExpression
 from cosmodrome_server.model.filter import EVERYTHING, Filter, FilterType
@@ -64,6 +65,23 @@ def test_two_tags_with_one_hash_are_told_apart() -> None:
 def test_a_tag_expression_of_separators_only_is_refused(expression: str) -> None:
     with pytest.raises(IllegalFilterExpression, match="names no tag"):
         compile_filter(tags(expression))
+
+
+def test_a_tag_expression_has_a_bound() -> None:
+    matcher = compile_filter(tags("x" * TAGS_CHARS_MAX))
+    assert matcher.tag_hashes is not None
+    with pytest.raises(IllegalFilterExpression, match="65537 characters, 65536 are allowed"):
+        compile_filter(tags("x" * (TAGS_CHARS_MAX + 1)))
+
+
+def test_an_sql_expression_that_was_compiled_is_not_compiled_again() -> None:
+    """It is in every settings and every receive, and a long one takes 0.1 s."""
+    text = " OR ".join(f"a{number}={number}" for number in range(1_200))
+    compile_filter(sql(text))
+    began_s = time.process_time()
+    for _ in range(100):
+        compile_filter(sql(text))
+    assert time.process_time() - began_s < 1
 
 
 def test_sql_reads_user_properties() -> None:

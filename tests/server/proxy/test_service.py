@@ -57,6 +57,22 @@ def test_bytes_that_are_no_request_are_a_bad_request(name: str) -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("name", [name for name in UNARY if name not in service.LARGE])
+def test_a_request_has_a_bound_where_it_holds_no_bodies(name: str) -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        unknown = b"\xf2\x3f\x80\x80\xc0\x02" + bytes(5 << 20)  # one field of 5 MiB
+        call = FakeCall(unknown)
+        world.handlers[METHODS[name].path](call)
+        answer = METHODS[name].response.FromString(call.messages[0])
+        if isinstance(answer, admin.ChangeLogLevelResponse):
+            assert "bytes" in answer.remark
+        else:
+            assert answer.status.code == pb.BAD_REQUEST  # type: ignore[attr-defined] # all have it
+            assert "5242886 bytes" in answer.status.message  # type: ignore[attr-defined] # as above
+
+    run(scenario)
+
+
 def test_a_method_newer_than_the_server_gets_a_status() -> None:
     async def scenario(world: ProxyWorld) -> None:
         for name in (service.MESSAGING_SERVICE, service.ADMIN_SERVICE, service.CONTROL_SERVICE):

@@ -153,6 +153,21 @@ def test_settings_larger_than_is_kept_of_a_client_are_refused() -> None:
     run(scenario)
 
 
+def test_a_command_too_large_to_be_one_is_not_read() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        call = world.telemetry(consumer_settings(), client_id="c")
+        trace = rpc.ThreadStackTrace(nonce="n", thread_stack_trace="x" * (3 << 20))
+        call.say(rpc.TelemetryCommand(thread_stack_trace=trace))
+        assert call.ended is None
+        trace.thread_stack_trace *= 2
+        call.say(rpc.TelemetryCommand(thread_stack_trace=trace))
+        assert call.ended is not None
+        assert call.ended[0] is GrpcStatus.INVALID_ARGUMENT
+        assert "6291" in call.ended[1]
+
+    run(scenario)
+
+
 def test_a_deleted_group_pushes_nothing() -> None:
     async def scenario(world: ProxyWorld) -> None:
         member = world.telemetry(consumer_settings())

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from cosmodrome_proto.sent_pb2 import SentMessages
-from cosmodrome_server.errors import BadRequest, MessageCorrupted
+from cosmodrome_server.errors import BadRequest
 from cosmodrome_server.model.message import SendReceipt
 from cosmodrome_server.proxy import convert, status
 from cosmodrome_server.proxy.context import Context
@@ -28,11 +28,6 @@ def send_message(context: Context, call: Call, request: SentMessages) -> bytes:
     # A slice, because a protobuf list iterates through Python and forgets what it handed out.
     messages = request.messages[:]
     topic = convert.topic_of(messages, context.names)
-    if len(messages) > context.config.limits.batch_messages:
-        raise MessageCorrupted(
-            f"the request has {len(messages)} messages, limits.batch_messages allows "
-            f"{context.config.limits.batch_messages}"
-        )
     converted = convert.new_messages(
         messages, context.rules, context.names, context.clock.now_ms(), call.peer
     )

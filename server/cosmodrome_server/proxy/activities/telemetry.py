@@ -33,6 +33,9 @@ from cosmodrome_server.proxy.settings import check_client_properties
 # Kept in memory and, over restarts, on disk; a subscription takes some hundred bytes.
 SETTINGS_BYTES_MAX = 1 << 20
 
+# The threads of a large client fit; what is more is not even read.
+_COMMAND_BYTES = 4 << 20
+
 _PIPELINE = (ClientIdRequired, OverloadedError, Unauthorized)
 
 
@@ -64,6 +67,10 @@ class _Conversation:
             self._end(GrpcStatus.OK, "")
             return
         try:
+            if len(message) > _COMMAND_BYTES:
+                raise BadRequest(
+                    f"the command has {len(message)} bytes, {_COMMAND_BYTES} are allowed"
+                )
             self._obey(rpc.TelemetryCommand.FromString(message))
         except _PIPELINE as error:
             refused = status.status(status.code_of(error), status.message_of(error))

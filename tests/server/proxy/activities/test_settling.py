@@ -5,6 +5,7 @@ from google.protobuf.message import Message
 
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
+from cosmodrome_server.proxy.activities.ack_message import ENTRIES_MAX
 from tests.support.proxy_world import (
     ProxyWorld,
     ack_request,
@@ -35,6 +36,20 @@ def test_acks_answer_in_the_requests_order_and_echo_its_handles() -> None:
             pb.INVALID_RECEIPT_HANDLE,
             pb.OK,
         ]
+
+    run(scenario)
+
+
+def test_an_ack_has_a_bound() -> None:
+    """A million empty entries are 2 MB, and took 30 s of the broker and 1.5 GB."""
+
+    async def scenario(world: ProxyWorld) -> None:
+        answer = await world.call("AckMessage", ack_request(*[""] * ENTRIES_MAX))
+        assert len(answer.entries) == ENTRIES_MAX
+        answer = await world.call("AckMessage", ack_request(*[""] * (ENTRIES_MAX + 1)))
+        assert answer.status.code == pb.BAD_REQUEST
+        assert f"{ENTRIES_MAX} at once" in answer.status.message
+        assert not answer.entries
 
     run(scenario)
 
