@@ -170,13 +170,16 @@ def _on_cluster(action: Action) -> Needs:
 
 
 def _looks(request: Message) -> Iterator[Need]:
-    """Admin requests look at a topic, a group, both, or the whole."""
+    """Admin requests look at a topic or several, a group, both, or the whole."""
     named = False
     for field, make in (("topic", _topic), ("group", _group)):
         resource = getattr(request, field, None)
         if resource is not None and resource.name:
             named = True
             yield make(resource.name, GET)
+    for resource in getattr(request, "topics", ()):
+        named = True
+        yield _topic(resource.name, GET)
     if not named:
         yield _cluster(GET)
 

@@ -58,6 +58,11 @@ SETTINGS = pb.Settings(
         ),
         (admin.GetTopicRouteRequest(topic=ORDERS), ["Topic:orders get"]),
         (admin.ListSubscriptionRequest(), ["Cluster:* get"]),
+        (
+            admin.QueryTimeSpanRequest(group=BILLING, topics=[ORDERS, pb.Resource(name="bills")]),
+            ["Group:billing get", "Topic:orders get", "Topic:bills get"],
+        ),
+        (admin.DescribeGroupAccumulationRequest(group=BILLING), ["Group:billing get"]),
     ],
 )
 def test_needs_of_each_kind_of_request(request_: Message, expected: list[str]) -> None:
