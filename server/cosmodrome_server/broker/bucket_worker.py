@@ -5,7 +5,8 @@
 A job that fails on the disk is logged and comes to nothing; whoever wanted it finds the
 worker idle at its next turn and asks again. A failed write is the exception: after it
 nobody knows what a second sync would report, so the worker takes no more of them and the
-messages stay in the log, which retention then leaves alone.
+messages stay in the log, which retention then leaves alone. One that found no space (StoreFull)
+was not done at all, and is asked for again.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-from cosmodrome_server.errors import StoreError
+from cosmodrome_server.errors import StoreError, StoreFull
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ class BucketWorker:
 
     Attributes:
         is_busy: A job is under way.
-        is_writable: No write has failed.
+        is_writable: No write has failed but for want of space.
     """
 
     def __init__(self) -> None:
@@ -53,7 +54,8 @@ class BucketWorker:
         if error is None:
             then(done.result())
         elif isinstance(error, OSError | StoreError):
-            self.is_writable = self.is_writable and not is_write
+            if is_write and not isinstance(error, StoreFull):
+                self.is_writable = False
             _log.error("delayed_store_failed write=%s error=%s", is_write, error)
         else:
             raise error

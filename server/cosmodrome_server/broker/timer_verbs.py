@@ -42,6 +42,8 @@ _LOADED_PER_TURN = 1_024
 # a short delay fire from the log and are never copied.
 _COPY_EVERY_MS = 60_000
 _COPY_AT = 8_192
+# … or, where a full disk had no space for copies, for this long.
+_COPY_RETRY_MS = 10_000
 # … as many together as a slow disk needs, which syncs each bucket once for all of them; they
 # are read from the log some in each turn.
 _COPIED_PER_JOB = 16_384
@@ -81,7 +83,8 @@ class TimerVerbs(TransactionVerbs):
         self._load_hour = 0
         self._load_copied = 0
         self._copy_ms = self._clock.monotonic_ms() + _COPY_EVERY_MS
-        self._fire_resume_ms = self._load_resume_ms = 0
+        # Of the monotonic clock: the log's time stands still behind a clock that was set back.
+        self._fire_resume_ms = self._load_resume_ms = self._copy_resume_ms = 0
         self._fire_bytes = _FIRED_BYTES_PER_TURN
         self._swept_hour = 0
         # (frame, hour): once that frame is on the disk, buckets of earlier hours may go.
@@ -209,7 +212,7 @@ class TimerVerbs(TransactionVerbs):
         self._sweep(now_ms)
 
     def _fire(self, now_ms: int) -> None:
-        if now_ms < self._fire_resume_ms:
+        if self._clock.monotonic_ms() < self._fire_resume_ms:
             return
         room, bytes_left = _FIRED_PER_TURN, self._fire_bytes
         while room > 0 and bytes_left > 0:
@@ -224,7 +227,7 @@ class TimerVerbs(TransactionVerbs):
                     plan = plan.first(looked_at)
                 self._put_messages(list(self._placed(records, now_ms)))
             except (StoreFull, OverloadedError, ReadFailed) as error:
-                self._fire_resume_ms = now_ms + _RETRY_MS
+                self._fire_resume_ms = self._clock.monotonic_ms() + _RETRY_MS
                 if isinstance(error, OverloadedError):
                     # Beside what others have staged there is room for less.
                     self._fire_bytes = max(1, self._fire_bytes // 8)
@@ -269,7 +272,7 @@ class TimerVerbs(TransactionVerbs):
     def _take_fetched(self, fetched: "_Fetched") -> None:
         self._fetched = fetched.records
         if fetched.is_refused:
-            self._fire_resume_ms = self._now() + _RETRY_MS
+            self._fire_resume_ms = self._clock.monotonic_ms() + _RETRY_MS
         self._commit.touch()
 
     def _placed(self, records: list[MessageRecord], now_ms: int) -> Iterator[MessageRecord]:
@@ -301,13 +304,14 @@ class TimerVerbs(TransactionVerbs):
             self._load_some(self._loading)
             return
         hour = timers.hour_to_load(now_ms)
-        if hour is None or self._worker.is_busy or now_ms < self._load_resume_ms:
+        run_ms = self._clock.monotonic_ms()
+        if hour is None or self._worker.is_busy or run_ms < self._load_resume_ms:
             return
         self._load_hour = hour
         self._load_copied = timers.begin_load(hour)
         if self._buckets.is_kept:
             # Before the answer: a load that fails is tried again after a while.
-            self._load_resume_ms = now_ms + _RETRY_MS
+            self._load_resume_ms = run_ms + _RETRY_MS
             self._worker.run(partial(self._buckets.load, hour), self._take_loaded)
         else:
             self._loading = iter(())
@@ -334,19 +338,22 @@ class TimerVerbs(TransactionVerbs):
             return
         if not (self._buckets.is_kept and self._worker.is_writable):
             return
-        is_due = waiting >= _COPY_AT or self._clock.monotonic_ms() >= self._copy_ms
-        if not (is_due or self._copies.count):
+        now_ms = self._clock.monotonic_ms()
+        is_due = waiting >= _COPY_AT or now_ms >= self._copy_ms or self._copies.count
+        if not is_due or now_ms < self._copy_resume_ms:
             return
         try:
             are_all = self._read_some(self._copies)
         except ReadFailed:
             self._copies = _Copies()
-            self._copy_ms = self._clock.monotonic_ms() + _RETRY_MS
+            self._copy_resume_ms = now_ms + _RETRY_MS
             return
         if not are_all:
             self._commit.touch()
         elif self._copies.count:
             copies, self._copies = self._copies, _Copies()
+            # Before the answer: what finds no space is tried again after a while.
+            self._copy_resume_ms = now_ms + _COPY_RETRY_MS
             job = partial(_append, self._buckets, copies.messages)
             self._worker.run(job, partial(self._copied, copies.position), is_write=True)
 
@@ -374,6 +381,7 @@ class TimerVerbs(TransactionVerbs):
 
     def _copied(self, position: int, result: None) -> None:
         del result
+        self._copy_resume_ms = 0
         self._shard.timers.copied(position)
         if not self._shard.timers.uncopied:
             self._copy_ms = self._clock.monotonic_ms() + _COPY_EVERY_MS
@@ -405,15 +413,13 @@ class TimerVerbs(TransactionVerbs):
         if due_ms != NEVER_MS:
             is_loaded = not timers.hours or timers.is_loaded(timers.hours[0])
             resume_ms = self._fire_resume_ms if is_loaded else self._load_resume_ms
-            due_ms = max(due_ms, resume_ms)
-            first = min(first, self._look_again(self._until(due_ms)))
+            first = min(first, max(self._look_again(self._until(due_ms)), resume_ms))
         unloaded = [hour for hour in timers.hours[:2] if not timers.is_loaded(hour)]
         if unloaded and not (self._worker.is_busy or self._loading):
-            load_ms = max(unloaded[0] * HOUR_MS - LOAD_AHEAD_MS, self._load_resume_ms)
-            load_ms = self._until(load_ms)
-            first = min(first, self._look_again(load_ms))
+            load_ms = self._look_again(self._until(unloaded[0] * HOUR_MS - LOAD_AHEAD_MS))
+            first = min(first, max(load_ms, self._load_resume_ms))
         if self._buckets.is_kept and self._worker.is_writable and timers.uncopied:
-            first = min(first, self._copy_ms)
+            first = min(first, max(self._copy_ms, self._copy_resume_ms))
         # Never sooner than a millisecond: what cannot be done yet must not keep the loop busy.
         return max(first, self._clock.monotonic_ms() + 1)
 

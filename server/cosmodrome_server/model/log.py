@@ -193,7 +193,12 @@ class DelayedStore(Protocol):
         """The hours that have copies, in order."""
 
     def append(self, delayed: Iterable[tuple[int, int, MessageRecord]]) -> None:
-        """Add (due ms, log position, message); durable after `sync`; raises OSError."""
+        """Add (due ms, log position, message); durable after `sync`.
+
+        Raises:
+            StoreFull: There is no space; nothing else is wrong.
+            OSError: The disk fails.
+        """
 
     def sync(self) -> None:
         """Return when everything appended is durable; raises OSError."""

@@ -37,11 +37,13 @@ it; one of them at a time):
     end       delete(hour) once every entry's fire is durable.
 """
 
+import errno
 import logging
 import os
 import re
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial, wraps
 from pathlib import Path
@@ -52,7 +54,7 @@ from typing import Concatenate, NamedTuple, ParamSpec, TypeVar
 from google_crc32c import extend
 from google_crc32c import value as crc32c
 
-from cosmodrome_server.errors import CorruptFrame
+from cosmodrome_server.errors import CorruptFrame, StoreFull
 from cosmodrome_server.model.log import MessageRecord
 from cosmodrome_server.store.files import File, Files
 from cosmodrome_server.store.patience import Patience
@@ -180,7 +182,8 @@ class TimerBuckets:
         """Add (due ms, log position, message); durable after `sync`.
 
         Raises:
-            OSError: Some are not added; append all of them again.
+            StoreFull: There is no space for some; append all of them again when there is.
+            OSError: Some are not added, and nobody knows what a sync would say.
         """
         parts: dict[int, list[tuple[int, int, bytes]]] = {}
         for due_ms, position, record in delayed:
@@ -283,7 +286,8 @@ class TimerBuckets:
             crc = extend(bucket.seed, _COVERED.pack(len(record), due_ms, position))
             parts += [_ENTRY.pack(_ENTRY_MAGIC, len(record), crc, due_ms, position), record]
         bucket.is_synced = False
-        bucket.file.write(bucket.end, parts)
+        with _space():
+            bucket.file.write(bucket.end, parts)
         bucket.end += sum(map(len, parts))
 
     def _bucket(self, hour: int) -> _Bucket:
@@ -315,9 +319,16 @@ class TimerBuckets:
 
     def _create(self, hour: int) -> _Bucket:
         salt = int.from_bytes(self._random_bytes(8), "little")
-        file = self._files.open(self._directory / _name(hour, salt), create=True)
+        path = self._directory / _name(hour, salt)
         covered = _HEADER.pack(_MAGIC, _VERSION, 0, salt)
-        file.write(0, [_HEADER.pack(_MAGIC, _VERSION, crc32c(covered), salt)])
+        with _space():
+            file = self._files.open(path, create=True)
+            try:
+                file.write(0, [_HEADER.pack(_MAGIC, _VERSION, crc32c(covered), salt)])
+            except OSError:
+                file.close()
+                self._files.remove(path)
+                raise
         return _Bucket(file, salt, _HEADER.size, is_synced=False)
 
     def _reopen(self, name: str, salt: int) -> _Bucket:
@@ -327,6 +338,17 @@ class TimerBuckets:
         for _, _, start, length in _scan(bucket, file.size()):
             bucket.end = start + length
         return bucket
+
+
+@contextmanager
+def _space() -> Iterator[None]:
+    """A write that finds no space was not done; that is no failure of the disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreFull(f"no space for copies of delayed messages: {error}") from error
+        raise
 
 
 def _loaded(entries: Iterable[tuple[int, int, int, int]]) -> DelayedMessages:

@@ -107,6 +107,20 @@ async def test_a_bucket_that_cannot_be_read_for_a_while_holds_its_messages_back(
         assert world.broker.statistics().lost_messages == 0
 
 
+async def test_a_bucket_is_read_again_also_while_the_wall_clock_is_set_back() -> None:
+    disk = FaultyFiles()
+    async with opened(disk) as world:
+        await copied(world, delayed("a", 5 * HOUR_MS))
+        await wait(world, 5 * HOUR_MS - 61_000)
+        disk.unreadable = (".tb", 0, 1 << 30)
+        await wait(world, 1_500)
+        # It is due by the log's time, which does not go back.
+        world.clocks.wall_ms -= HOUR_MS
+        disk.unreadable = None
+        await wait(world, 1_000, 1_000, 1_000)
+        assert bodies(world.receive("later", "billing")) == [b"a"]
+
+
 async def test_a_message_damaged_in_its_bucket_is_counted_and_holds_nobody_up() -> None:
     disk = FaultyFiles()
     async with opened(disk) as world:
@@ -231,6 +245,23 @@ async def test_after_a_failed_write_messages_stay_in_the_log() -> None:
         assert world.broker.oldest_needed_position() < 1 << 40
         await wait(world, 4 * HOUR_MS, HOUR_MS, 1, 1)
         assert bodies(world.receive("later", "billing")) == [b"a", b"b"]
+
+
+async def test_a_full_disk_holds_copies_up_until_there_is_space_again() -> None:
+    disk = FaultyFiles()
+    async with opened(disk) as world:
+        world.broker.send("later", [delayed("a", 5 * HOUR_MS)])
+        for bytes_left in (10, 40):
+            # First not even for the head of a bucket, then not for the message.
+            disk.bytes_max = bytes_left
+            await wait(world, 60_000)
+            assert world.broker.waiting().uncopied == 1
+        disk.bytes_max = None
+        await wait(world, 10_000)
+        assert world.broker.waiting().uncopied == 0
+        world.log.forget_messages()
+        await wait(world, 4 * HOUR_MS, HOUR_MS, 1, 1)
+        assert bodies(world.receive("later", "billing")) == [b"a"]
 
 
 async def test_a_large_hour_is_loaded_a_piece_each_turn() -> None:
