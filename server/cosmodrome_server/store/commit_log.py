@@ -187,7 +187,8 @@ class CommitLog:
         self._queues.started()
         self._writer.begin(ending.lsn)
         self._open_lsn = ending.lsn + 1
-        self._timestamp_ms = ending.timestamp_ms
+        # After a clean stop no frame says how late it was.
+        self._timestamp_ms = max(ending.timestamp_ms, self._queues.last_ms())
         if current is None:
             self._begin_segment(self._space.first(), [])
         else:
@@ -477,7 +478,7 @@ class CommitLog:
             number=self._reader.last_number + 1,
             salt=int.from_bytes(self._platform.random_bytes(8), "little"),
             first_lsn=self._open_lsn,
-            created_ms=self._platform.clock.now_ms(),
+            created_ms=max(self._timestamp_ms, self._platform.clock.now_ms()),
         )
         self._queues.begin(header.number << segment.OFFSET_BITS)
         self._set_segment(Segment(header, spare.file, header.seed, *[spare.capacity] * 2))

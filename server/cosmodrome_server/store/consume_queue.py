@@ -155,6 +155,15 @@ class ConsumeQueues:
         """Replay is over: from now on offsets have no gaps."""
         self._holes_allowed = False
 
+    def last_ms(self) -> int:
+        """No message is of a later time; 0 if there is none."""
+        sealed = self._sealed.bounds()[-1:]
+        active = MemoryEntries(self._awake_runs(), self._resting)
+        return max([active.last_ms(), *(last_ms for _, last_ms, _ in sealed)])
+
+    def _awake_runs(self) -> dict[int, Run]:
+        return {key: queue.run for key, queue in self._queues.items() if queue.words}
+
     # Appending
 
     def index(
@@ -417,8 +426,7 @@ class ConsumeQueues:
 
     def seal(self, segment: SegmentHeader, ended_ms: int) -> SealedEntries:
         """The active segment takes no more frames; `write_sealed` takes what is returned."""
-        awake = {key: queue.run for key, queue in self._queues.items() if queue.words}
-        memory = MemoryEntries(awake, self._resting.seal())
+        memory = MemoryEntries(self._awake_runs(), self._resting.seal())
         for queue in self._queues.values():
             queue.begin_segment()
         oldest = min(self._oldest_foreign, self._active_base)

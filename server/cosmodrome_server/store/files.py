@@ -213,9 +213,14 @@ def write_whole(files: Files, path: Path, parts: Sequence[bytes]) -> None:
         files.remove(temporary)
     file = files.open(temporary, create=True)
     try:
-        file.write(0, parts)
-        file.sync()
-    finally:
-        file.close()
+        try:
+            file.write(0, parts)
+            file.sync()
+        finally:
+            file.close()
+    except OSError:
+        # Of a full disk it may have taken the last space.
+        files.remove(temporary)
+        raise
     files.rename(temporary, path)
     files.sync_directory(path.parent)

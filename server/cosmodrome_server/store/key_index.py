@@ -19,6 +19,7 @@ which place it got, and where it lies. Half and delayed messages are not in a qu
 All of this blocks; call it off the loop's thread, one call at a time.
 """
 
+import logging
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -44,6 +45,8 @@ from cosmodrome_server.store.message_reader import MessageReader, placed
 from cosmodrome_server.store.record import STATE_HEAD_BYTES, decode_records
 from cosmodrome_server.store.scanner import Found, scan
 from cosmodrome_server.store.segment import OFFSET_MASK, SegmentHeader, named, segment_of
+
+_log = logging.getLogger(__name__)
 
 SUFFIX = ".key"
 
@@ -158,7 +161,11 @@ class KeyIndex:
         head = _HEADER.pack(
             _MAGIC, _VERSION, crc32c(body), header.number, header.salt, len(entries)
         )
-        write_whole(self._files, path, [head, body])
+        try:
+            write_whole(self._files, path, [head, body])
+        except OSError as error:
+            # Made anew for each search until there is space.
+            _log.warning("key_index_not_written segment=%d error=%s", header.number, error)
         return hashes, positions
 
     def _scan(self, reader: MessageReader, header: SegmentHeader) -> Iterator[tuple[int, int]]:
@@ -215,9 +222,11 @@ def _read(reader: MessageReader, position: int) -> MessageRecord | None:
 
 
 def _newest_first(segments: list[SegmentHeader]) -> Iterator[tuple[SegmentHeader, int]]:
-    """Each segment with the time the next one was begun."""
-    following = [header.created_ms for header in segments[1:]] + [1 << 63]
-    yield from reversed(list(zip(segments, following, strict=True)))
+    """Each segment with the time the next one was begun, or one after it if that is not known."""
+    next_created_ms = 1 << 63
+    for header in reversed(segments):
+        yield header, next_created_ms
+        next_created_ms = header.created_ms or next_created_ms
 
 
 def _matches(

@@ -52,7 +52,7 @@ class SegmentHeader(msgspec.Struct, frozen=True):
         number: Segments are numbered from 1.
         salt: Random; never used twice.
         first_lsn: The number of its first frame.
-        created_ms: When it was begun.
+        created_ms: When it was begun, by the log's time: all messages before it are older.
         shard: Which shard it belongs to.
         epoch: The term of the writer that began it.
     """

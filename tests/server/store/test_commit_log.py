@@ -116,6 +116,25 @@ def test_time_never_goes_back_in_the_log() -> None:
     assert log._timestamp_ms == 9_000
 
 
+@pytest.mark.parametrize("messages", [1, 100])
+def test_nor_after_a_clean_stop_and_a_clock_set_back(messages: int) -> None:
+    world = World()
+    for _ in range(messages):
+        world.send(0, b"x" * 200)
+        world.commit()
+    world.checkpoint()
+    world.log.close()
+    stored_ms = world.log.timestamp(1, 0, messages - 1)
+
+    after = World(world.disk.killed(), world.checkpoints.copy(), clock=SteadyClock(0))
+    for _ in range(100):
+        after.ack(b"x" * 200)
+        after.commit()
+
+    assert after.log.segments()[-1].created_ms == stored_ms
+    assert after.log._timestamp_ms == stored_ms
+
+
 def test_a_message_is_read_the_same_from_memory_and_from_disk() -> None:
     world = World()
     bodies = [bytes([n]) * size for n, size in enumerate([1, 4_000, 4_096, 5_000, 70_000, 1 << 20])]

@@ -105,6 +105,18 @@ def test_a_whole_file_replaces_what_was_there(files: Files, tmp_path: Path) -> N
     assert files.names(tmp_path) == ["a"]
 
 
+def test_a_whole_file_that_finds_no_space_leaves_what_was_there_and_nothing_else() -> None:
+    disk = FaultyFiles()
+    write_whole(disk, Path("/d/a"), [b"first"])
+    disk.bytes_max = 12
+
+    with pytest.raises(OSError, match="full"):
+        write_whole(disk, Path("/d/a"), [b"the second one"])
+
+    assert bytes(disk.map(Path("/d/a"))) == b"first"
+    assert disk.names(Path("/d")) == ["a"]
+
+
 def test_an_empty_file_can_be_mapped(files: Files, tmp_path: Path) -> None:
     files.open(tmp_path / "a", create=True).close()
 

@@ -1,6 +1,7 @@
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from cosmodrome_server.model import wire
 from cosmodrome_server.model.log import MessageRecord, MessageState
@@ -78,6 +79,37 @@ def test_the_time_range_is_half_open(world: World) -> None:
     found = index_of(world).find(1, "tenth", (1_010, 1_030), 10)
 
     assert offsets(found) == [20, 10]
+
+
+def test_a_clock_that_was_set_back_hides_no_message_from_a_time_range(world: World) -> None:
+    world.checkpoint()
+    world.log.close()
+    again = world.killed()
+    again.clock.time_ms = 0
+    while len(again.log.segments()) < len(world.log.segments()) + 3:
+        again.send(0, b"x" * 500)
+        again.commit()
+
+    for n in (0, 30, 59):
+        assert offsets(index_of(again).find(1, f"id-{n}", (1_000 + n, 1_001 + n), 10)) == [n]
+
+
+def test_nor_does_a_segment_whose_header_is_damaged(world: World) -> None:
+    segments = world.log.segments()
+    segments[2] = replace(segments[2], created_ms=0, first_lsn=0)
+
+    index = KeyIndex(world.disk, DIRECTORY, lambda: segments)
+
+    for n in (0, 30, 59):
+        assert offsets(index.find(1, f"id-{n}", (1_000 + n, 1_001 + n), 10)) == [n]
+
+
+def test_a_full_disk_is_searched_and_no_fuller_afterwards(world: World) -> None:
+    before = world.disk.names(DIRECTORY)
+    world.disk.bytes_max = world.disk.used_bytes + 100
+
+    assert offsets(index_of(world).find(1, "id-0", ALWAYS, 10)) == [0]
+    assert world.disk.names(DIRECTORY) == before
 
 
 def test_another_topic_and_unknown_keys_find_nothing(world: World) -> None:
