@@ -1,15 +1,15 @@
 """compact: many small files of a partition into few, sorted; orphans removed.
 
 Only partitions that nobody writes to any more: whose newest file is older than `older_than`.
-Each partition is one atomic swap; a commit that came in between makes the swap fail, and
-the partition waits for the next run.
+Its small files are joined by as many as make one of the wanted size: what is held in memory is
+as much. Each of these is one atomic swap; where another commit spoils it, the next run takes it.
 """
 
 import json
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,7 @@ def run(context: JobContext) -> int:
 def groups_to_compact(
     files: list[DataFile], layout: Layout, *, resting_before_ms: int
 ) -> list[list[DataFile]]:
-    """The small files of each resting partition that has at least two of them."""
+    """The small files of each resting partition, two or more at a time: as many as make one."""
     by_partition: dict[tuple[str, ...], list[DataFile]] = {}
     for file in files:
         by_partition.setdefault(tuple(file.partition.values()), []).append(file)
@@ -81,15 +81,27 @@ def groups_to_compact(
         if max(file.modified_ms for file in members) >= resting_before_ms:
             continue
         small = [file for file in members if file.bytes < SMALL * layout.target_bytes]
-        if len(small) >= 2:
-            found.append(small)
+        found += [group for group in _filled(small, layout.target_bytes) if len(group) > 1]
     return found
+
+
+def _filled(files: Sequence[DataFile], bytes_max: int) -> list[list[DataFile]]:
+    """The files in groups of at most so many bytes, in their order."""
+    groups: list[list[DataFile]] = []
+    size = bytes_max
+    for file in files:
+        if size + file.bytes > bytes_max:
+            groups.append([])
+            size = 0
+        groups[-1].append(file)
+        size += file.bytes
+    return groups
 
 
 def _compact(context: JobContext, table: LakeTable, group: list[DataFile]) -> None:
     if table.layout.with_stats:
         delta: DeltaLakeTable = table  # type: ignore[assignment]  # the one format with statistics
-        delta.optimize(group[0].partition)
+        delta.optimize(group[0].partition)  # all of its groups
         return
     table.replace(group, _rewritten(context, table.layout, group), context.config.name)
 

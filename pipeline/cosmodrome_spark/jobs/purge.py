@@ -75,36 +75,44 @@ def purge(
     """Delete rows; return how many they are."""
     table = where.open()
     count = 0
-    changed: list[tuple[DataFile, pa.Table]] = []
-    filesystem_, root = filesystem(table.layout)
+    changed: list[DataFile] = []
     for file in table.files():
-        content = pq.ParquetFile(filesystem_.open_input_file(f"{root}/{file.path}")).read()
-        if column not in content.schema.names:
+        content = _opened(table, file)
+        if column not in content.schema_arrow.names:
             raise InvalidJobConfig(f"job.column: the table has no column {column!r}")
-        is_hit = pc.is_in(content.column(column), pa.array(values, pa.string()))
-        hits = pc.sum(is_hit).as_py() or 0
+        batches = content.iter_batches(columns=[column])
+        hits = sum(pc.sum(_is_hit(batch, column, values)).as_py() or 0 for batch in batches)
         if hits:
             count += hits
-            changed.append((file, content.filter(pc.invert(is_hit))))
+            changed.append(file)
     if not dry_run and changed:
         _delete(where, table, (column, values), changed, job)
     return count
+
+
+def _opened(table: LakeTable, file: DataFile) -> pq.ParquetFile:
+    filesystem_, root = filesystem(table.layout)
+    return pq.ParquetFile(filesystem_.open_input_file(f"{root}/{file.path}"))
+
+
+def _is_hit(batch: pa.RecordBatch, column: str, values: Sequence[str]) -> pa.Array:
+    return pc.is_in(batch.column(column), pa.array(values, pa.string()))
 
 
 def _delete(
     where: TableConfig,
     table: LakeTable,
     what: tuple[str, Sequence[str]],
-    changed: list[tuple[DataFile, pa.Table]],
+    changed: Sequence[DataFile],
     job: str,
 ) -> None:
     column, values = what
     if where.format == "parquet":
         with FileWriter(table.layout) as writer:
-            for _, kept in changed:
-                for batch in kept.to_batches():
-                    writer.write(batch)
-        table.replace([file for file, _ in changed], writer.files, job)
+            for file in changed:
+                for batch in _opened(table, file).iter_batches():
+                    writer.write(batch.filter(pc.invert(_is_hit(batch, column, values))))
+        table.replace(changed, writer.files, job)
     elif where.format == "delta":
         from deltalake import DeltaTable  # noqa: PLC0415  # optional
 

@@ -33,6 +33,9 @@ except ImportError as error:
     ) from error
 
 _ORIGIN = "cosmodrome.origin"
+# So many commits are looked through for the last one of a job: reading all takes the longer, the
+# older a table is, and it is looked for with each batch.
+_HISTORY = (16, 1_024, None)
 
 
 class DeltaLakeTable:
@@ -61,15 +64,18 @@ class DeltaLakeTable:
     def progress(self, job: str) -> Progress | None:
         """What `job` committed last."""
         try:
-            history = self._table().history()
+            table = self._table()
         except TableNotFoundError:
             return None
-        for entry in history:
-            if _ORIGIN not in entry:
-                continue
-            origin = _parsed(entry[_ORIGIN])
-            if origin["job"] == job:
-                return Progress(origin["lineage"], origin["batch"], from_json(origin["offsets"]))
+        for most in _HISTORY:
+            history = table.history(most)  # newest first
+            for entry in history:
+                origin = _parsed(entry.get(_ORIGIN, {}))
+                if origin.get("job") == job:
+                    offsets = from_json(origin["offsets"])
+                    return Progress(origin["lineage"], origin["batch"], offsets)
+            if most is None or len(history) < most:
+                break
         return None
 
     def commit(self, files: Sequence[DataFile], origin: Origin) -> bool:

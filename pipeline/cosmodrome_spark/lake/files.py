@@ -172,7 +172,8 @@ def write_files(
                 continue
             for queue, offset in highest_offsets(batch).items():
                 reached[queue] = max(offset, reached.get(queue, 0))
-            writer.write(with_date(batch) if DATE not in batch.schema.names else batch)
+            has_day = DATE in batch.schema.names or DATE not in layout.partition_by
+            writer.write(batch if has_day else with_date(batch))
     return writer.files, reached
 
 

@@ -6,12 +6,11 @@ properties too; both change in one Iceberg transaction.
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cosmodrome_spark.errors import MissingDependency, TableConflict
 from cosmodrome_spark.lake.base import (
@@ -22,7 +21,7 @@ from cosmodrome_spark.lake.base import (
     check_columns,
     is_repeat,
 )
-from cosmodrome_spark.lake.files import filesystem, remove_unnamed
+from cosmodrome_spark.lake.files import remove_unnamed
 from cosmodrome_spark.offsets import from_json, to_json
 
 try:
@@ -33,7 +32,9 @@ try:
         NoSuchTableError,
         TableAlreadyExistsError,
     )
-    from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In, Reference
+    from pyiceberg.expressions import In, Reference
+    from pyiceberg.io.pyarrow import parquet_files_to_data_files
+    from pyiceberg.manifest import ManifestEntry
     from pyiceberg.table import Table
     from pyiceberg.transforms import IdentityTransform
 except ImportError as error:
@@ -113,7 +114,12 @@ class IcebergTable:
     def files(self) -> list[DataFile]:
         """The visible files, by path."""
         root = self._full("")
-        rows = self._table().inspect.files().to_pylist()
+        table = self._table()
+        rows = table.inspect.files().to_pylist()
+        written_ms = {
+            each.data_file.file_path: _committed_ms(table, each.snapshot_id)
+            for each in _entries(table)
+        }
         return sorted(
             (
                 DataFile(
@@ -123,7 +129,7 @@ class IcebergTable:
                     partition={
                         name: str(row["partition"].get(name)) for name in self._layout.partition_by
                     },
-                    modified_ms=0,
+                    modified_ms=written_ms.get(row["file_path"], 0),
                 )
                 for row in rows
             ),
@@ -131,38 +137,34 @@ class IcebergTable:
         )
 
     def replace(self, old: Sequence[DataFile], new: Sequence[DataFile], job: str) -> None:
-        """Rewrite one partition: pyiceberg swaps rows by a filter, not files by name.
-
-        The rows of `new` take the place of all rows of its partition, in one commit.
+        """Swap files that hold the same rows, in one commit; other files stay as they are.
 
         Raises:
-            TableConflict: The files are of several partitions, or others came in meanwhile.
+            TableConflict: An old file is not visible any more, or another commit came first.
         """
-        partition = old[0].partition
-        if any(each.partition != partition for each in (*old, *new)):
-            raise TableConflict("Iceberg compacts one partition at a time")
-        there = {each.path for each in self.files() if each.partition == partition}
-        if there != {each.path for each in old}:
-            raise TableConflict(f"partition {partition} changed while it was compacted")
-        filesystem_, root = filesystem(self._layout)
-        rows = pa.concat_tables(
-            pq.ParquetFile(filesystem_.open_input_file(f"{root}/{each.path}")).read()
-            for each in new
-        )
+        table = self._table()
+        visible = {each.data_file.file_path: each.data_file for each in _entries(table)}
+        paths = [self._full(each.path) for each in old]
+        gone = [path for path in paths if path not in visible]
+        if gone:
+            raise TableConflict(f"{gone[0]} was replaced by another compaction")
+        added = iter([self._full(each.path) for each in new])
+        properties = {"cosmodrome.compacted-by": job}
         try:
-            self._table().overwrite(
-                rows,
-                overwrite_filter=_only(partition),
-                snapshot_properties={"cosmodrome.compacted-by": job},
-            )
+            with (
+                table.transaction() as transaction,
+                transaction.update_snapshot(properties).overwrite() as swap,
+            ):
+                for path in paths:
+                    swap.delete_data_file(visible[path])
+                for file in parquet_files_to_data_files(table.io, table.metadata, added):
+                    swap.append_data_file(file)
         except CommitFailedException as error:
-            raise TableConflict(f"compaction of {partition} lost against a commit") from error
-        for each in new:
-            filesystem_.delete_file(f"{root}/{each.path}")
+            raise TableConflict(f"compaction in {paths[0]} lost against a commit") from error
 
     def delete(self, column: str, values: Sequence[str]) -> None:
         """Delete the rows whose column has one of some values."""
-        self._table().delete(In(Reference(column), set(values)))  # type: ignore[call-arg, arg-type]  # as below
+        self._table().delete(In(Reference(column), set(values)))  # type: ignore[call-arg, arg-type]  # pydantic hides the positions
 
     def vacuum(self, older_than_ms: int, *, dry_run: bool) -> list[str]:
         """Remove (or only name) files in the data folder that no snapshot names."""
@@ -207,8 +209,14 @@ def _progress(table: Table, job: str) -> Progress | None:
     return Progress(found["lineage"], found["batch"], from_json(found["offsets"]))
 
 
-def _only(partition: dict[str, str]) -> BooleanExpression:
-    condition: BooleanExpression = AlwaysTrue()
-    for name, value in partition.items():
-        condition = And(condition, EqualTo(Reference(name), value))  # type: ignore[call-arg, arg-type]  # pydantic hides the positions
-    return condition
+def _entries(table: Table) -> Iterator[ManifestEntry]:
+    """What the table's manifests say of each visible file."""
+    snapshot = table.current_snapshot()
+    for manifest in snapshot.manifests(table.io) if snapshot else ():
+        yield from manifest.fetch_manifest_entry(table.io)
+
+
+def _committed_ms(table: Table, snapshot_id: int | None) -> int:
+    """When a snapshot was committed; 0 for one that has expired, which is long ago."""
+    snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
+    return snapshot.timestamp_ms if snapshot else 0

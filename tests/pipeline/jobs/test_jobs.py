@@ -11,11 +11,13 @@ from pyspark.sql import SparkSession
 
 from cosmodrome_spark.errors import InvalidJobConfig, TableConflict
 from cosmodrome_spark.jobs import registry
+from cosmodrome_spark.jobs.compact import groups_to_compact
 from cosmodrome_spark.jobs.config import TableConfig, load
 from cosmodrome_spark.jobs.lag import summary
 from cosmodrome_spark.jobs.latest import LatestOptions, merge_rows
 from cosmodrome_spark.jobs.progress import BatchProgress
 from cosmodrome_spark.jobs.run import JobContext
+from cosmodrome_spark.lake.base import DataFile, Layout
 from cosmodrome_spark.lake.open import read_table
 from tests.support.pull_server import PullServer, sample
 
@@ -164,6 +166,16 @@ def test_compact_joins_files_and_audit_finds_nothing_missing(
     assert len(table.files()) == 1
     assert places(spark, tmp_path) == EVERYTHING
     assert '"is_complete": true' in capsys.readouterr().out
+
+
+def test_small_files_are_joined_by_as_many_as_make_one() -> None:
+    layout = Layout("table", target_bytes=100)
+    sizes = (40, 50, 90, 60, 30, 5, 74)
+    files = [DataFile(f"{size}", 1, size, {"topic": "orders"}, 0) for size in sizes]
+
+    groups = groups_to_compact(files, layout, resting_before_ms=1)
+
+    assert [[each.bytes for each in group] for group in groups] == [[40, 50], [60, 30, 5]]
 
 
 def test_audit_names_what_is_missing(
@@ -440,6 +452,17 @@ def test_aggregate_writes_what_a_query_says(
     bodies = [json.loads(each.body) for each in orders.topics["counts"][0].messages]
     assert code == 0
     assert {each["tag"]: each["n"] for each in bodies} == {"even": 154, "odd": 153}
+
+
+def test_aggregate_writes_rows_of_any_columns_into_a_table(
+    spark: SparkSession, orders: PullServer, tmp_path: Path
+) -> None:
+    source = (f"source.endpoints={orders.endpoints}", "source.subscribe=orders")
+
+    assert run(spark, "aggregate", tmp_path, *source, "job.sql=SELECT tag FROM messages") == 0
+
+    table = load("x", None, [f"table.path={tmp_path / 'table'}"]).must_table().open()
+    assert read_table(spark, table).where("tag = 'odd'").count() == 153
 
 
 def test_latency_gives_percentiles_and_a_page(

@@ -1,6 +1,7 @@
 """One suite for every format: what `LakeTable` promises."""
 
 import datetime as dt
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,53 @@ def test_compaction_swaps_files_and_keeps_rows(kind: str, tmp_path: Path) -> Non
     with pytest.raises(TableConflict):
         table.replace(old, new, "compact")
     assert table.progress("archive") == Progress("l1", 3, {QUEUE: 14})
+
+
+@pytest.mark.parametrize("kind", ["parquet", "iceberg"])
+def test_compaction_leaves_files_alone_that_it_does_not_name(kind: str, tmp_path: Path) -> None:
+    if kind == "iceberg":
+        pytest.importorskip("pyiceberg")
+    table = open_table(kind, Layout(str(tmp_path / "table")))
+    table.create(table_schema(arrow_schema()))
+    write(table, 0, batch(2, 40))
+    large = table.files()
+    write(table, 1, batch(40, 41))
+    write(table, 2, batch(41, 42))
+    old = [each for each in table.files() if each not in large]
+
+    table.replace(old, rewrite(table.layout, [each.path for each in old], ()), "compact")
+
+    assert offsets_in(table) == list(range(2, 42))
+    assert len(table.files()) == 2
+    assert {each.path for each in large} < {each.path for each in table.files()}
+
+
+def test_a_table_says_when_its_files_came(make: MakeTable) -> None:
+    table = make()
+    table.create(table_schema(arrow_schema()))
+    before_ms = time.time_ns() // 1_000_000
+    write(table, 0, batch(0, 4))
+
+    assert all(each.modified_ms >= before_ms for each in make().files())
+
+
+def test_a_jobs_last_commit_is_found_behind_many_of_another(make: MakeTable) -> None:
+    table = make()
+    table.create(table_schema(arrow_schema()))
+    write(table, 0, batch(0, 1))
+    for number in range(20):
+        table.commit([], Origin("another", "l1", number))
+
+    assert table.progress("archive") == Progress("l1", 0, {QUEUE: 1})
+    assert table.progress("third") is None
+
+
+def test_a_frame_without_a_store_timestamp_goes_into_a_table_without_days(tmp_path: Path) -> None:
+    layout = Layout(str(tmp_path / "table"), partition_by=())
+
+    files, _ = write_files(layout, [pa.RecordBatch.from_pydict({"number": [1, 2]})])
+
+    assert [each.rows for each in files] == [2]
 
 
 def test_of_two_writers_of_one_batch_one_wins(make: MakeTable) -> None:
