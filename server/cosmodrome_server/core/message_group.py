@@ -30,10 +30,11 @@ from cosmodrome_server.model.log import MessageRecord, QueueReader
 HELD_MAX = 2_048
 # Messages of one queue in flight before it gives more: each receive looks at the groups of all.
 INFLIGHT_MAX = 8_192
-# New messages one receive looks at, of all queues, before it lets others have a turn of the loop,
-# and the bytes of those it does not take.
+# Messages one receive looks at, of all queues, before it lets others have a turn of the loop: new
+# ones, and those of which nobody remembers the group; and the bytes of those it does not take.
 _READ_MAX = 4_096
 _PASSED_BYTES_MAX = 8 << 20
+# Names that are remembered, and as many of those before them.
 _NAMES_MAX = 50_000
 
 MessageKey = tuple[int, int, int]
@@ -42,25 +43,43 @@ MessageKey = tuple[int, int, int]
 class MessageGroups:
     """Remembers which message group an offset belongs to, to spare reading it again."""
 
-    def __init__(self, reader: QueueReader) -> None:
-        self._reader = reader
+    def __init__(self) -> None:
         self._names: dict[MessageKey, str] = {}
+        self._older: dict[MessageKey, str] = {}
+        self._max = _NAMES_MAX
+        self._read_again = 0
 
-    def name_of(self, planner: ReceivePlanner, progress: Progress, queue_offset: int) -> str:
-        """The message group at an offset; "" if it has none or cannot be read."""
-        key = (progress.place[1], progress.place[2], queue_offset)
+    def known(self, key: MessageKey) -> str | None:
+        """The message group at an offset; None if nobody remembers."""
         name = self._names.get(key)
         if name is None:
-            record = planner.read(progress, queue_offset)
-            name = "" if record is None else self.remember(key, record)
+            name = self._older.get(key)
+            if name is not None:
+                self._note(key, name)
         return name
 
     def remember(self, key: MessageKey, record: MessageRecord) -> str:
         """Note the message group of a message that was read."""
-        if len(self._names) >= _NAMES_MAX:
-            self._names.clear()
-        name = self._names[key] = wire.message_group(record.system)
+        name = wire.message_group(record.system)
+        self._note(key, name)
         return name
+
+    def learn(self, key: MessageKey, record: MessageRecord | None) -> str:
+        """Note that of a message that had to be read for it; "" if it is lost."""
+        self._read_again += 1
+        name = "" if record is None else wire.message_group(record.system)
+        self._note(key, name)
+        return name
+
+    def _note(self, key: MessageKey, name: str) -> None:
+        if len(self._names) >= self._max:
+            # Mostly what was forgotten too early: more is in flight than is remembered.
+            if 2 * self._read_again >= self._max:
+                self._max *= 2
+            self._read_again = 0
+            # Not all at once: what is in flight would be read again, thousands of messages a turn.
+            self._older, self._names = self._names, {}
+        self._names[key] = name
 
 
 class FifoPlanner:
@@ -93,12 +112,11 @@ class FifoPlanner:
         """Take from one queue, which ends before `end`."""
         if progress.inflight >= INFLIGHT_MAX:
             return
-        blocked = {
-            self._groups.name_of(self._planner, progress, queue_offset)
-            for lease in progress.leases
-            for queue_offset in lease.offsets()
-        }
-        self._take_ready(progress, blocked)
+        in_flight = (offset for lease in progress.leases for offset in lease.offsets())
+        blocked = self._groups_of(progress, in_flight)
+        if blocked is None or not self._take_ready(progress, blocked):
+            self.plan.is_more = True
+            return
         # What is given up now goes on holding its group back in this receive.
         self.plan.is_more = self.plan.is_more or self.is_full or bool(self.plan.settled)
         if not self.is_full and end > progress.cursor and len(progress.ready) < HELD_MAX:
@@ -136,14 +154,44 @@ class FifoPlanner:
                 taken = True
         return taken
 
-    def _take_ready(self, progress: Progress, blocked: set[str]) -> None:
+    def _groups_of(self, progress: Progress, queue_offsets: Iterable[int]) -> set[str] | None:
+        """The message groups of some messages; None if one is yet to be found out."""
+        names = set()
+        for queue_offset in queue_offsets:
+            name = self._group_of(progress, queue_offset)
+            if name is None:
+                return None
+            names.add(name)
+        return names
+
+    def _group_of(self, progress: Progress, queue_offset: int) -> str | None:
+        """The message group of a message; None if this receive has read enough to find it out.
+
+        After a start nobody remembers those of what is in flight and held.
+        """
+        _, topic_id, queue_id = progress.place
+        key = (topic_id, queue_id, queue_offset)
+        name = self._groups.known(key)
+        if name is None and self._read_left > 0 and self._passed_left > 0:
+            record = self._planner.read(progress, queue_offset)
+            self._read_left -= 1
+            self._passed_left -= 0 if record is None else len(record.body)
+            name = self._groups.learn(key, record)
+        return name
+
+    def _take_ready(self, progress: Progress, blocked: set[str]) -> bool:
+        """Take what waits and may go; whether what is left may be passed by new messages."""
         run: Found = []
         run_attempt = 0
+        is_known = True
         for queue_offset in sorted(progress.ready):
             if self.is_full:
                 break
             attempt = progress.ready[queue_offset]
-            name = self._groups.name_of(self._planner, progress, queue_offset)
+            name = self._group_of(progress, queue_offset)
+            if name is None:
+                is_known = False
+                break
             if name in blocked:
                 continue
             if attempt > self._demand.attempts_max:
@@ -165,6 +213,7 @@ class FifoPlanner:
             self._pop_run(progress, run, run_attempt)
         if not self._room:
             self.plan.is_more = True
+        return is_known
 
     def _pop_run(self, progress: Progress, run: Found, attempt: int) -> None:
         base = run[0][0]
@@ -186,7 +235,10 @@ class FifoPlanner:
         """Look at new messages of [base, end); return up to where."""
         # Held messages of a group must go before its new ones, also when the filter or the
         # batch passed them over in this very receive.
-        blocked = blocked | self._held_groups(progress)
+        held_groups = self._held_groups(progress)
+        if held_groups is None:
+            return base
+        blocked = blocked | held_groups
         found: Found = []
         mask = held = 0
         at = base
@@ -213,13 +265,9 @@ class FifoPlanner:
         self.plan.is_more = self.plan.is_more or self.is_full
         return at
 
-    def _held_groups(self, progress: Progress) -> set[str]:
+    def _held_groups(self, progress: Progress) -> set[str] | None:
         taken = {queue_offset for _, found in self.plan.takes for queue_offset, _ in found}
-        return {
-            self._groups.name_of(self._planner, progress, queue_offset)
-            for queue_offset in progress.ready
-            if queue_offset not in taken
-        }
+        return self._groups_of(progress, (each for each in progress.ready if each not in taken))
 
     def _pop(self, progress: Progress, base: int, mask: int, attempt: int) -> Pop:
         demand = self._demand

@@ -158,42 +158,54 @@ class ReceivePlanner:
     def _take_ready(self, consumption: Consumption, order: Sequence[int], quota: int) -> None:
         for queue_id in order:
             progress = consumption.awake.get(queue_id)
-            if progress is None:
+            if progress is not None and progress.ready:
+                quota = self._take_ready_of(progress, quota)
+
+    def _take_ready_of(self, progress: Progress, quota: int) -> int:
+        """Take up to so many of one queue; return how many are left to be taken."""
+        queue_id = progress.place[2]
+        run: Found = []
+        run_attempt = 0
+        looked = self._looked.get(queue_id, 0)
+        for queue_offset, attempt in islice(progress.ready.items(), looked, None):
+            if not quota or self._bytes_left <= 0 or len(self.plan.exhausted) >= _EXHAUSTED_MAX:
+                break
+            looked += 1
+            if attempt > self._demand.attempts_max:
+                self.plan.exhausted.append((progress.place, queue_offset))
                 continue
-            run: Found = []
-            run_attempt = 0
-            looked = self._looked.get(queue_id, 0)
-            for queue_offset, attempt in islice(progress.ready.items(), looked, None):
-                if not quota or self._bytes_left <= 0:
-                    break
-                if len(self.plan.exhausted) >= _EXHAUSTED_MAX:
-                    break
-                looked += 1
-                if attempt > self._demand.attempts_max:
-                    self.plan.exhausted.append((progress.place, queue_offset))
+            record = self._read_ready(progress, queue_offset)
+            if record is None:
+                if self._scan_left > 0:
                     continue
-                record = self._read_ready(progress, queue_offset)
-                if record is None:
-                    continue
-                if run and not (
-                    attempt == run_attempt and run[-1][0] < queue_offset < run[0][0] + LEASE_SPAN
-                ):
-                    self.pop_ready(progress, run, run_attempt)
-                    run = []
-                run.append((queue_offset, record))
-                run_attempt = attempt
-                quota -= 1
-                self._bytes_left -= len(record.body)
-            self._looked[queue_id] = looked
-            if run:
+                # The filter of those who consume has changed, and all of these are to be settled.
+                self.plan.is_more = True
+                break
+            if run and not (
+                attempt == run_attempt and run[-1][0] < queue_offset < run[0][0] + LEASE_SPAN
+            ):
                 self.pop_ready(progress, run, run_attempt)
+                run = []
+            run.append((queue_offset, record))
+            run_attempt = attempt
+            quota -= 1
+            self._bytes_left -= len(record.body)
+        self._looked[queue_id] = looked
+        if run:
+            self.pop_ready(progress, run, run_attempt)
+        return quota
 
     def _read_ready(self, progress: Progress, queue_offset: int) -> MessageRecord | None:
         record = self.read(progress, queue_offset)
         if record is not None and self._matcher.matches(record):
             return record
+        self._passed_over(record)
         self.settle(progress, queue_offset)
         return None
+
+    def _passed_over(self, record: MessageRecord | None) -> None:
+        size = 0 if record is None else len(record.body)
+        self._scan_left -= _READ_OFFSETS + size // _OFFSET_BYTES
 
     def settle(self, progress: Progress, queue_offset: int) -> None:
         """Plan to give up a message that waits for redelivery."""
@@ -309,7 +321,7 @@ class ReceivePlanner:
                     self._scan_left -= queue_offset + 1 - start
                     return queue_offset + 1
             elif record is not None:
-                self._scan_left -= _READ_OFFSETS + len(record.body) // _OFFSET_BYTES
+                self._passed_over(record)
                 if self._scan_left <= 0:
                     return queue_offset + 1
         self._scan_left -= end - start

@@ -107,7 +107,7 @@ class Shard:
         self.transactions = Transactions(rules)
         self.timers = Timers()
         self.matchers = Matchers()
-        self._message_groups = MessageGroups(log)
+        self._message_groups = MessageGroups()
         self.lease_ms = 0
         self._stored_ms = 0
         # Queues with news since somebody last emptied it: staged, and durable.

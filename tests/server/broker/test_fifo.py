@@ -7,6 +7,7 @@ from cosmodrome_server.core import message_group
 from cosmodrome_server.errors import InvalidReceiptHandle
 from cosmodrome_server.model.filter import Filter
 from cosmodrome_server.model.group import Group
+from cosmodrome_server.model.log import MessageRecord
 from cosmodrome_server.model.message import Delivery
 from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
 from cosmodrome_server.model.topic import Topic, TopicType
@@ -249,5 +250,36 @@ def test_a_receive_that_read_enough_goes_on_in_the_next_turn(
         world.broker.wait(waiter)
         await world.settle()
         assert bodies([first, *got]) == [b"A1", b"B1"]
+
+    run(scenario)
+
+
+def test_what_is_held_after_a_start_is_looked_through_some_at_a_time(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(world: World) -> None:
+        await send_steps(world, *[f"A{number}" for number in range(20)])
+        assert bodies(world.receive("steps", "ledger", 1)) == [b"A0"]
+        assert world.receive("steps", "ledger") == []
+        await world.settle()
+        await world.restart()
+        await send_steps(world, "B0")
+        monkeypatch.setattr(message_group, "_READ_MAX", 5)
+        read, reads = world.log.read, []
+
+        def counted(topic_id: int, queue_id: int, queue_offset: int) -> MessageRecord:
+            reads.append(queue_offset)
+            return read(topic_id, queue_id, queue_offset)
+
+        monkeypatch.setattr(world.log, "read", counted)
+        query = ReceiveQuery("ledger", "steps", ANY_QUEUE, "c", 32, 10_000)
+        for _ in range(4):
+            reads.clear()
+            assert world.broker.receive(query) == []
+            assert len(reads) == 5
+        given: list[Delivery] = []
+        world.broker.wait(Waiter(query, world.clocks.run_ms + 9_000, given.extend))
+        await world.settle()
+        assert bodies(given) == [b"B0"]
 
     run(scenario)

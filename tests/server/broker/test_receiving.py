@@ -119,6 +119,30 @@ def test_a_redelivery_that_matches_no_more_is_settled(run: Run) -> None:
     run(scenario)
 
 
+def test_redeliveries_that_match_no_more_are_settled_some_at_a_time(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(world: World) -> None:
+        monkeypatch.setattr(receive, "SCAN_OFFSETS_MAX", 160)
+        await line(world, ["b"] * 100 + ["a"])
+        assert sum(len(world.receive("line", "billing")) for _ in range(4)) == 101
+        await world.later(10_000)
+        assert tagged(world, "a") == []
+        left = world.broker.accumulation("billing", "line").ready
+        assert 0 < left < 101
+        given_: list[Delivery] = []
+        query = ReceiveQuery(
+            "billing", "line", ANY_QUEUE, "c", 1, 60_000, filter=Filter(expression="a")
+        )
+        world.broker.wait(Waiter(query, world.clocks.run_ms + 9_000, given_.extend))
+        for _ in range(5):
+            await world.settle()
+        assert bodies(given_) == [b"100"]
+        assert world.broker.accumulation("billing", "line").ready == 0
+
+    run(scenario)
+
+
 def test_every_queue_is_served_whatever_queue_a_client_names(run: Run) -> None:
     async def scenario(world: World) -> None:
         for number in range(8):
