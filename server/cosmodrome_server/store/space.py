@@ -73,6 +73,8 @@ class Space:
         self._leftovers = [name for name in files.names(directory) if _is_spare(name)]
         self._named = max((int(name[len(_SPARE_PREFIX) :]) for name in self._leftovers), default=0)
         self._has_reserve = RESERVE_NAME in files.names(directory)
+        # What is there may be of another setting, or half made by a process that was killed.
+        self._is_reserve_whole = False
         self.is_full = False
 
     def take_spare(self) -> Spare | None:
@@ -93,7 +95,7 @@ class Space:
         """Once a second, on the background thread: ask again for what was not there."""
         if self.is_full:
             self.prepare()
-        elif not self._has_reserve:
+        elif not self._is_reserve_whole:
             self._make_reserve()
 
     def prepare(self) -> None:
@@ -105,7 +107,7 @@ class Space:
             self._spare = spare
         else:
             self.is_full = False
-        if not self._has_reserve and not self.is_full:
+        if not self._is_reserve_whole and not self.is_full:
             self._make_reserve()
 
     def recycle(self, path: Path) -> None:
@@ -210,24 +212,43 @@ class Space:
         return self._directory / f"{_SPARE_PREFIX}{self._named}"
 
     def _make_reserve(self) -> None:
-        if not self._reserve_bytes:
-            return
+        """Have the space that the settings ask for; what there is of it stays if there is none."""
         path = self._directory / RESERVE_NAME
-        file = self._files.open(path, create=True)
         try:
-            file.allocate(0, self._reserve_bytes)
+            wanted = self._reserve_bytes
+            if self._has_reserve and (not wanted or self._size_of(path) > wanted):
+                self._has_reserve = False
+                self._files.remove(path)
+            if wanted:
+                self._allocate_reserve(path)
         except OSError as error:
             _log.warning("reserve_missing bytes=%d error=%s", self._reserve_bytes, error)
-            self._files.remove(path)
         else:
-            self._has_reserve = True
+            self._is_reserve_whole = True
+
+    def _allocate_reserve(self, path: Path) -> None:
+        file = self._files.open(path, create=not self._has_reserve)
+        try:
+            file.allocate(0, self._reserve_bytes)
+        except OSError:
+            if not self._has_reserve:
+                self._files.remove(path)
+            raise
+        finally:
+            file.close()
+        self._has_reserve = True
+
+    def _size_of(self, path: Path) -> int:
+        file = self._files.open(path)
+        try:
+            return file.size()
         finally:
             file.close()
 
     def _release_reserve(self) -> bool:
         if not self._has_reserve:
             return False
-        self._has_reserve = False
+        self._has_reserve = self._is_reserve_whole = False
         self._files.remove(self._directory / RESERVE_NAME)
         _log.warning("reserve_used bytes=%d; the disk is full", self._reserve_bytes)
         return True

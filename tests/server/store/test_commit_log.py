@@ -3,6 +3,7 @@
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from cosmodrome_server.errors import CorruptFrame, MessageNotFound, OverloadedError, StoreFull
 from cosmodrome_server.store import segment
@@ -275,6 +276,36 @@ def test_a_missing_reserve_is_made_as_soon_as_there_is_space() -> None:
 
     assert disk.names(DIRECTORY) == ["reserve", "spare-1"]
     space.close()
+
+
+@pytest.mark.parametrize("wanted", [0, 512, 2_048, 20_000])
+@pytest.mark.parametrize("there", [0, 1_000, 2_048])
+def test_a_reserve_of_another_size_becomes_what_the_settings_say(there: int, wanted: int) -> None:
+    world = World()
+    world.disk.open(DIRECTORY / "reserve", create=True).allocate(0, there)
+    world.log.close()
+
+    after = World(world.disk.killed(), options=replace(SMALL, reserve_bytes=wanted))
+    after.background.tick()
+
+    names = after.disk.names(DIRECTORY)
+    assert ("reserve" in names) is (wanted > 0)
+    if wanted:
+        assert len(after.disk.content(DIRECTORY / "reserve")) == wanted
+
+
+def test_a_reserve_stays_as_small_as_it_is_while_there_is_no_space_for_more() -> None:
+    world = World()
+    world.background.tick()
+    world.log.close()
+
+    after = World(world.disk.killed(), options=replace(SMALL, reserve_bytes=20_000))
+    after.disk.bytes_max = after.disk.used_bytes
+    after.background.tick()
+    assert len(after.disk.content(DIRECTORY / "reserve")) == SMALL.reserve_bytes
+    after.disk.bytes_max = None
+    after.background.tick()
+    assert len(after.disk.content(DIRECTORY / "reserve")) == 20_000
 
 
 def test_the_first_message_of_a_new_log_may_be_larger_than_its_first_segment() -> None:
