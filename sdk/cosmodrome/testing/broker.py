@@ -31,6 +31,8 @@ from cosmodrome_server.model.topic import DEAD_LETTER_PREFIX, Topic, TopicType
 Value = TypeVar("Value")
 # How far one step of a virtual day goes: everything due on the way happens in its order.
 STEP_MS = 1_000
+# For how long advancing keeps clients waiting at a time.
+TURN_S = 0.005
 # The broker's precision: what is due is delivered when the tenth of a second is over.
 SLOT_MS = 100
 
@@ -74,22 +76,23 @@ class TestBroker:
         data: Path | None = None,
     ) -> None:
         self._scratch = None if data else Path(tempfile.mkdtemp(prefix="cosmodrome-test-"))
-        self._config = load(
-            environment={},
-            overrides={
-                "server.port": "0",
-                "server.data": str(data or self._scratch),
-                "metrics.enabled": "false",
-                "tls.mode": "off",
-                # A test outlives no power cut; what is written survives `restart`.
-                "store.durability": "os",
-                "store.segment_mib": "8",
-                # Tests wait for nothing as briefly as they ask to.
-                "delivery.polling_min_ms": "1",
-                "topics.auto_create": str(auto_create).lower(),
-                **(settings or {}),
-            },
-        )
+        own = {
+            "server.port": "0",
+            "server.data": str(data or self._scratch),
+            "metrics.enabled": "false",
+            "tls.mode": "off",
+            # A test outlives no power cut; what is written survives `restart`.
+            "store.durability": "os",
+            "store.segment_mib": "8",
+            # Tests wait for nothing as briefly as they ask to.
+            "delivery.polling_min_ms": "1",
+            "topics.auto_create": str(auto_create).lower(),
+        }
+        try:
+            self._config = load(environment={}, overrides={**own, **(settings or {})})
+        except BaseException:
+            self._clean()
+            raise
         self._clock: VirtualClock | None = VirtualClock() if virtual_time else None
         self._faults = Faults()
         self._loop = asyncio.new_event_loop()
@@ -102,7 +105,11 @@ class TestBroker:
     def start(self) -> Self:
         """Serve; returns when clients can connect."""
         self._thread.start()
-        self._run(self._open())
+        try:
+            self._run(self._open())
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def close(self) -> None:
@@ -114,8 +121,16 @@ class TestBroker:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(30)
         self._loop.close()
+        self._clean()
+
+    def _clean(self) -> None:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and not closed."""
+        return self._thread.is_alive()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -181,7 +196,8 @@ class TestBroker:
         """
         if self._clock is None:
             raise RuntimeError("advance needs TestBroker(virtual_time=True)")
-        self._run(self._advance(duration // timedelta(milliseconds=1)))
+        # However long it takes: a day of thousands of messages is the test's own affair.
+        self._run(self._advance(duration // timedelta(milliseconds=1)), timeout_s=None)
 
     # Trouble.
 
@@ -237,8 +253,11 @@ class TestBroker:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
-    def _run(self, work: Coroutine[Any, Any, Value]) -> Value:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+    def _run(self, work: Coroutine[Any, Any, Value], timeout_s: float | None = 60) -> Value:
+        if not self.is_running:
+            work.close()
+            raise RuntimeError("the test broker is not running: use it inside its `with` block")
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
     def _on_loop(self, function: Callable[[], Value]) -> Value:
         async def call() -> Value:
@@ -264,6 +283,7 @@ class TestBroker:
     async def _advance(self, milliseconds: int) -> None:
         assert self._clock is not None
         milliseconds += SLOT_MS
+        turn_ends_s = self._loop.time() + TURN_S
         while milliseconds > 0:
             step = min(STEP_MS, milliseconds)
             self._clock.advance(step)
@@ -271,6 +291,9 @@ class TestBroker:
             self._app.broker.wake()
             self._app.context.sessions.tick()
             await self._app.broker.drain()
+            if self._loop.time() > turn_ends_s:
+                await asyncio.sleep(0)  # clients are served meanwhile
+                turn_ends_s = self._loop.time() + TURN_S
 
     def _pushed(self) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
         snapshot = self._app.collector.snapshot()

@@ -5,18 +5,33 @@ from a broker in trouble.
 """
 
 import asyncio
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from cosmodrome_proto import definition_pb2 as pb
+from cosmodrome_proto import methods
 from cosmodrome_proto import packed_pb2 as packed
 from cosmodrome_server.broker.interface import ReplySink
 from cosmodrome_server.proxy import status
 from cosmodrome_server.proxy.front import Call, GrpcStatus, Handler
 from cosmodrome_server.proxy.service import Rpc
+
+_SERVICES = (
+    "apache.rocketmq.v2.MessagingService",
+    "apache.rocketmq.v2.Admin",
+    "cosmodrome.v1.Control",
+)
+_CODES = frozenset(pb.Code.keys())
+_RPCS = frozenset({"*"}.union(*((each.name for each in methods(one)) for one in _SERVICES)))
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 @dataclass(slots=True)
@@ -32,6 +47,9 @@ class Fault:
         delay_ms: Handle the call so much later.
         times: For how many calls; -1 for all until removed.
         after_handling: Do the work first, then lose the answer (with drop or unavailable).
+
+    Raises:
+        ValueError: There is no such RPC or code: the fault would never be seen.
     """
 
     rpc: str = "*"
@@ -42,6 +60,14 @@ class Fault:
     delay_ms: int = 0
     times: int = -1
     after_handling: bool = False
+
+    def __post_init__(self) -> None:
+        if self.rpc not in _RPCS:
+            raise ValueError(f"no RPC {self.rpc!r}{_nearest(self.rpc, _RPCS)}")
+        if self.code and self.code not in _CODES:
+            raise ValueError(f"no status code {self.code!r}{_nearest(self.code, _CODES)}")
+        if self.after_handling and not (self.drop or self.unavailable or self.code):
+            raise ValueError("after_handling loses an answer: by drop, unavailable or a code")
 
 
 class Faults:

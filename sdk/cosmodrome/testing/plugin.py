@@ -59,7 +59,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") 
     """Say what a failed test left in its broker."""
     report = yield
     broker = item.stash.get(_BROKER, None)
-    if broker is not None and call.when == "call" and report.failed:  # type: ignore[attr-defined]  # a report
+    is_told = broker is not None and broker.is_running and call.when == "call"
+    if broker is not None and is_told and report.failed:  # type: ignore[attr-defined]  # a report
         told = _told(broker.leftovers(), item.stash.get(_SUFFIX, ""))
         report.sections.append(("cosmodrome", told))  # type: ignore[attr-defined]  # a report
     return report

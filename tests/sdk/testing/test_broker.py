@@ -1,7 +1,10 @@
 """The testing kit: a broker that restarts, errs and lets time pass on demand."""
 
 import asyncio
+import tempfile
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,3 +146,47 @@ def test_closing_a_broker_twice_or_before_it_starts_is_fine() -> None:
     broker.close()
     with TestBroker() as running:
         running.close()
+
+
+async def test_clients_are_served_while_time_passes(timeless: TestBroker) -> None:
+    passing = asyncio.create_task(asyncio.to_thread(timeless.advance, timedelta(days=2)))
+    await asyncio.to_thread(timeless.leftovers)  # it has begun, or begins after this
+    await asyncio.to_thread(timeless.leftovers)
+    assert not passing.done()
+    await passing
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ({"rpc": "SendMesage"}, "no RPC 'SendMesage'; did you mean SendMessage"),
+        ({"code": "TOO_MANY_REQUEST"}, "did you mean TOO_MANY_REQUESTS"),
+        ({"after_handling": True}, "loses an answer"),
+    ],
+)
+def test_a_fault_that_nobody_would_ever_see_is_refused(
+    broker: TestBroker, fault: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words), broker.fault(**fault):
+        pass
+
+
+def test_a_broker_that_does_not_start_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broker: TestBroker
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(Exception, match="no area"):
+        TestBroker(settings={"sever.port": "1"})
+    taken = broker.endpoint.rpartition(":")[2]
+    second = TestBroker(settings={"server.port": taken})
+    with pytest.raises(OSError, match="in use"):
+        second.start()
+    assert not second.is_running
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broker_that_does_not_run_says_so() -> None:
+    with TestBroker() as closed:
+        pass
+    with pytest.raises(RuntimeError, match="not running"):
+        closed.create_topic("t")

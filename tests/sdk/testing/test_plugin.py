@@ -38,6 +38,22 @@ def test_a_failed_test_says_what_its_broker_still_holds(pytester: pytest.Pyteste
     result.stdout.no_fnmatch_line("*in flight, elsewhere*")
 
 
+CLOSING = """
+def test_closing(cosmodrome_virtual_broker):
+    cosmodrome_virtual_broker.close()
+    assert False
+
+def test_another():
+    pass
+"""
+
+
+def test_a_failed_test_may_have_closed_its_broker(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(CLOSING)
+    result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider")
+    result.assert_outcomes(failed=1, passed=1)
+
+
 WITHOUT_SERVER = """
 import sys
 import pytest
