@@ -212,9 +212,12 @@ def _check_checkpoint(directory: Path, report: CheckReport) -> None:
         return
     finally:
         checkpoints.close()
-    if saved is not None and saved.mark.lsn > report.last_lsn:
-        what = f"the checkpoint knows frame {saved.mark.lsn}, the log ends at {report.last_lsn}"
+    known_lsn = 0 if saved is None else max(saved.mark.lsn, saved.mark.durable_lsn)
+    if known_lsn > report.last_lsn:
+        what = f"the checkpoint knows frame {known_lsn}, the log ends at {report.last_lsn}"
         report.problems.append(Problem(path.name, 0, what, is_loss=True))
+        # What looks half written was whole once.
+        report.torn_bytes_at = None
 
 
 class _Checker:

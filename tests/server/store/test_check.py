@@ -182,6 +182,30 @@ def test_a_torn_end_is_no_problem(tmp_path: Path) -> None:
     assert report.messages == 2
 
 
+@pytest.mark.parametrize("checkpointed", [1, 3])
+def test_a_rotten_end_that_was_whole_at_a_clean_stop_is_no_torn_one(
+    tmp_path: Path, checkpointed: int
+) -> None:
+    log = opened(tmp_path)
+    for n in range(3):
+        body = b"message %d " % n * 30
+        log.stage_message(MessageRecord(MessageState.VISIBLE, 1, 0, n, 0, 1_000, 0, b"", b"", body))
+        log.commit(lambda: None)
+        log._writer.drain()
+        if n + 1 == checkpointed:
+            log.checkpoint([], log.open_lsn - 1)
+    log.close()
+    damage(segments(tmp_path)[0], b"message 2 ")
+
+    report = check.check(tmp_path)
+
+    assert [problem.what for problem in report.problems] == [
+        "the checkpoint knows frame 3, the log ends at 2"
+    ]
+    assert report.torn_bytes_at is None
+    assert not report.is_whole
+
+
 def test_a_running_broker_keeps_others_out(tmp_path: Path) -> None:
     log = opened(tmp_path)
     with pytest.raises(StoreLocked, match="another process owns"):
