@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -118,7 +119,7 @@ class DeltaLakeTable:
         return sorted(
             (
                 DataFile(
-                    path=row["path"],
+                    path=unquote(row["path"]),  # Delta's log has it as a URL
                     rows=row.get("num_records") or 0,
                     bytes=row["size_bytes"],
                     partition={

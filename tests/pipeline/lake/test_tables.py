@@ -199,6 +199,18 @@ def test_compaction_leaves_files_alone_that_it_does_not_name(kind: str, tmp_path
     assert {each.path for each in large} < {each.path for each in table.files()}
 
 
+def test_dead_letters_are_found_under_the_name_of_their_topic(make: MakeTable) -> None:
+    table = make()
+    table.create(table_schema(arrow_schema()))
+    write(table, 0, batch(0, 4, topic="%DLQ%billing"))
+
+    removed = table.vacuum(1 << 50, dry_run=False)
+
+    assert removed == []
+    assert offsets_in(table) == [0, 1, 2, 3]
+    assert {each.partition["topic"] for each in table.files()} == {"%DLQ%billing"}
+
+
 def test_a_table_says_when_its_files_came(make: MakeTable) -> None:
     table = make()
     table.create(table_schema(arrow_schema()))
