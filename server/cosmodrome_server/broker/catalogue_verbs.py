@@ -55,6 +55,10 @@ class CatalogueVerbs(Engine):
         """See `Catalogue`."""
         return self._topic(name).topic
 
+    def has_topic(self, name: str) -> bool:
+        """See `Catalogue`."""
+        return name in self._shard.catalogue.topics
+
     def topics(self) -> list[Topic]:
         """See `Catalogue`."""
         known = self._shard.catalogue.topics
@@ -80,6 +84,10 @@ class CatalogueVerbs(Engine):
     def group(self, name: str) -> Group:
         """See `Catalogue`."""
         return self._group(name).group
+
+    def has_group(self, name: str) -> bool:
+        """See `Catalogue`."""
+        return name in self._shard.catalogue.groups and not name.startswith(SYSTEM_GROUP_PREFIX)
 
     def groups(self) -> list[Group]:
         """See `Catalogue`."""

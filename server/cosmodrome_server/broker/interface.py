@@ -245,8 +245,11 @@ class Catalogue(Protocol):
             TopicNotFound: It does not exist.
         """
 
+    def has_topic(self, name: str) -> bool:
+        """Whether there is such a topic, one of dead letters included; creates none."""
+
     def topics(self) -> list[Topic]:
-        """All topics by name, those of dead letters included."""
+        """All topics by name, those of dead letters included; sorts them, so no look-up."""
 
     def create_group(self, group: Group) -> None:
         """Create or change a group."""
@@ -261,8 +264,11 @@ class Catalogue(Protocol):
             ConsumerGroupNotFound: It does not exist.
         """
 
+    def has_group(self, name: str) -> bool:
+        """Whether there is such a group; creates none."""
+
     def groups(self) -> list[Group]:
-        """All groups by name."""
+        """All groups by name; sorts them, so no look-up."""
 
     def keep(self, key: str, value: bytes | None) -> None:
         """Remember a small value across restarts (client settings, users); None forgets it."""

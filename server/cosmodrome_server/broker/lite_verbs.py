@@ -90,6 +90,10 @@ class LiteVerbs(OperationVerbs):
             if parent is not None:
                 self._parents[state.topic_id] = parent.topic_id
 
+    def has_topic(self, name: str) -> bool:
+        """See `Catalogue`; lite topics are not named so."""
+        return super().has_topic(name) and not name.startswith(LITE_PREFIX)
+
     def topics(self) -> list[Topic]:
         """See `Catalogue`; lite topics are not listed."""
         return [each for each in super().topics() if not each.name.startswith(LITE_PREFIX)]

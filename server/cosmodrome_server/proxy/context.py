@@ -127,7 +127,7 @@ class Context(msgspec.Struct):
             IllegalTopic, TopicNotFound
         """
         self.names.topic(name)
-        if self.config.auto_create and all(one.name != name for one in self.broker.topics()):
+        if self.config.auto_create and not self.broker.has_topic(name):
             raise TopicNotFound(f"there is no topic {name}")
         return self.broker.topic(name)
 
@@ -138,7 +138,7 @@ class Context(msgspec.Struct):
             IllegalConsumerGroup, ConsumerGroupNotFound
         """
         self.names.group(name)
-        if self.config.auto_create and all(one.name != name for one in self.broker.groups()):
+        if self.config.auto_create and not self.broker.has_group(name):
             raise ConsumerGroupNotFound(f"there is no consumer group {name}")
         return self.broker.group(name)
 

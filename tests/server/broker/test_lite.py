@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from cosmodrome_server.broker import lite_verbs
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.core import consumptions
+from cosmodrome_server.core.lite_subscription import lite_topic_name
 from cosmodrome_server.errors import (
     BadRequest,
     LiteSubscriptionQuotaExceeded,
@@ -102,6 +103,8 @@ def test_a_client_gets_the_messages_of_the_lite_topics_it_subscribed_to() -> Non
         await world.later(10_000)
         assert receive(world, "ann") == []
         assert [topic.name for topic in world.broker.topics()] == ["chat"]
+        known = ["chat", lite_topic_name("chat", "a"), "a", "nope"]
+        assert [world.broker.has_topic(name) for name in known] == [True, False, False, False]
 
     run(scenario)
 

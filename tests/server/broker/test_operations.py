@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from cosmodrome_server.broker import operation_verbs
+from cosmodrome_server.core.dead_letter import REDRIVE_GROUP
 from cosmodrome_server.errors import (
     BrokerError,
     ConsumerGroupNotFound,
@@ -161,6 +162,8 @@ def test_the_groups_of_the_broker_itself_are_not_listed(run: Run) -> None:
         await bury(world, "a")
         redrive(world)
         assert [group.name for group in world.broker.groups()] == ["billing", "ledger"]
+        assert world.broker.has_group("billing")
+        assert not world.broker.has_group(REDRIVE_GROUP)
         assert world.broker.topics_of("billing") == ["orders"]
 
     run(scenario)

@@ -81,7 +81,7 @@ def place_of(
     Raises:
         IllegalTopic, TopicNotFound, BadRequest: No such topic or queue.
     """
-    if all(known.name != topic for known in context.broker.topics()):
+    if not context.broker.has_topic(topic):
         context.known_topic(topic)
     return source.place_of(topic, queue_id)
 

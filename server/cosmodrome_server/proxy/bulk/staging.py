@@ -160,7 +160,7 @@ def _converted(context: Context, content: SentMessages, peer: str) -> list[NewMe
 
 
 def _ensure_topic(context: Context) -> None:
-    if STAGED_TOPIC not in {topic.name for topic in context.broker.topics()}:
+    if not context.broker.has_topic(STAGED_TOPIC):
         now_ms = context.clock.now_ms()
         topic = Topic(STAGED_TOPIC, queues=1, retention_ms=STAGED_RETENTION_MS, created_ms=now_ms)
         context.broker.create_topic(topic)

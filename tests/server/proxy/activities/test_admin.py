@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from cosmodrome_proto import admin_pb2 as admin
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
+from cosmodrome_server.model.topic import Topic
 from cosmodrome_server.proxy.convert import to_timestamp
 from tests.support.broker_world import START_MS
 from tests.support.fronts import until
@@ -365,6 +366,25 @@ def test_messages_are_found_by_id_and_by_key() -> None:
         assert (await query(world, message_id="id9")).status.code == pb.MESSAGE_NOT_FOUND
 
     run(scenario)
+
+
+def test_a_look_up_is_as_quick_among_many_topics() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        for number in range(5_000):
+            world.world.broker.create_topic(Topic(f"{number * 7919 % 5_000:04}", queues=1))
+            if number % 500 == 0:
+                await world.world.settle()
+        queue = pb.MessageQueue(topic=NORMAL)
+        end = rpc.QueryOffsetRequest(message_queue=queue, query_offset_policy=pb.END)
+        committed = rpc.GetOffsetRequest(group=BILLING, message_queue=queue)
+        began_s = time.process_time()
+        for _ in range(500):
+            assert await world.code("QueryOffset", end) == pb.OK
+            assert await world.code("GetOffset", committed) == pb.OFFSET_NOT_FOUND
+        # 0.05 s; sorting all names for each was 8 s.
+        assert time.process_time() - began_s < 2
+
+    run(scenario, topics__auto_create="true")
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def delete_group(
     Raises:
         ConsumerGroupNotFound: There is none.
     """
-    if all(group.name != request.name for group in context.broker.groups()):
+    if not context.broker.has_group(request.name):
         raise ConsumerGroupNotFound(f"there is no consumer group {request.name}")
     context.broker.delete_group(request.name)
     return wire.DeleteGroupResponse(status=OK_STATUS)
@@ -83,10 +83,9 @@ def list_groups(
 
 
 def _wanted(context: Context, asked: wire.Group) -> Group:
-    # Not `broker.group`, which makes one where it may.
-    known = next((each for each in context.broker.groups() if each.name == asked.name), None)
-    if known is None:
-        known = Group(asked.name)
+    # Looked for first: `broker.group` makes one where it may.
+    broker = context.broker
+    known = broker.group(asked.name) if broker.has_group(asked.name) else Group(asked.name)
     begins_ms, factor = known.consume_timestamp_ms, known.priority_factor
     if asked.HasField("consume_timestamp"):
         begins_ms = kept_timestamp_ms(asked.consume_timestamp, "consume_timestamp")
@@ -112,12 +111,12 @@ def _wanted(context: Context, asked: wire.Group) -> Group:
 def _check_is_lite(context: Context, asked: wire.Group) -> None:
     """Not of a group that is bound already: its topic may be deleted, and made again later."""
     name = asked.lite_bind_topic
-    topic = next((each for each in context.broker.topics() if each.name == name), None)
-    if topic is None:
+    if not context.broker.has_topic(name):
         raise TopicNotFound(
             f"group {asked.name} cannot read lite topics of {name}: there is no such topic, "
             "create it first, of the type LITE"
         )
+    topic = context.broker.topic(name)
     if topic.topic_type is not TopicType.LITE:
         raise BadRequest(
             f"group {asked.name} cannot read lite topics of {name}: its type is "

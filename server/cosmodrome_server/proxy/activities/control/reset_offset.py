@@ -19,11 +19,11 @@ def reset_offset(
         BadRequest: No target, no such queue, or an offset for all queues at once.
         IllegalOffset: An offset the queue does not hold.
     """
-    # Looked for in the lists: a typing error must not create what it names (topics.auto_create).
-    topic = next((t for t in context.broker.topics() if t.name == request.topic), None)
-    if topic is None:
+    # Looked for first: a typing error must not create what it names (topics.auto_create).
+    if not context.broker.has_topic(request.topic):
         raise TopicNotFound(f"there is no topic {request.topic}")
-    if all(group.name != request.group for group in context.broker.groups()):
+    topic = context.broker.topic(request.topic)
+    if not context.broker.has_group(request.group):
         raise ConsumerGroupNotFound(f"there is no consumer group {request.group}")
     has_queue = request.HasField("queue_id")
     if request.WhichOneof("target") == "offset" and not has_queue:

@@ -80,9 +80,10 @@ def _to_wire(topic: Topic) -> wire.Topic:
 
 
 def _wanted(context: Context, asked: wire.Topic) -> Topic:
-    # Not `broker.topic`, which makes one where it may.
-    known = next((each for each in context.broker.topics() if each.name == asked.name), None)
-    if known is None:
+    # Looked for first: `broker.topic` makes one where it may.
+    if context.broker.has_topic(asked.name):
+        known = context.broker.topic(asked.name)
+    else:
         known = Topic(asked.name, queues=context.config.topics.queues)
     kept_ms, lite_ms = known.retention_ms, known.lite_expiration_ms
     if asked.HasField("retention"):
