@@ -7,6 +7,7 @@ thread by KeyboardInterrupt cancels what it waited for.
 import asyncio
 import logging
 import os
+import sys
 import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -41,16 +42,25 @@ class Portal:
         """Whether this is the process that made it."""
         return self._pid == os.getpid()
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether the interpreter is; its thread has stopped where it was."""
+        return sys.is_finalizing()
+
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run `work` on the loop and wait for it.
 
         Raises:
-            NotRunning: In a child process: the thread stayed in the parent.
+            NotRunning: In a child process: the thread stayed in the parent. Or the interpreter is
+                ending.
             RuntimeError: Called on the loop's own thread: a listener must not block it.
         """
         if not self.is_here:
             work.close()
             raise NotRunning("the client was made in a parent process; make one after the fork")
+        if self.is_ending:
+            work.close()
+            raise NotRunning("the interpreter is ending, and the client's thread ended before it")
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("a blocking call inside the SDK's loop; use the async client there")

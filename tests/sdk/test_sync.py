@@ -1,6 +1,7 @@
 """The blocking twins: like their async clients, and working."""
 
 import inspect
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -234,3 +235,27 @@ def test_a_listener_that_calls_sys_exit_ends_nothing_of_others(
         assert called.wait(20)
 
         assert producer.send(Message("t", b"y")).message_id
+
+
+ENDING = """
+import sys
+import cosmodrome
+
+class Service:
+    def __init__(self):
+        self.producer = cosmodrome.sync.Producer(sys.argv[1]).start()
+        self.close = self.producer.close  # modules may be gone before this is
+
+    def __del__(self):
+        self.close()
+
+service = Service()
+"""
+
+
+def test_a_client_that_is_closed_when_the_interpreter_ends_holds_nobody_up(
+    broker: TestBroker,
+) -> None:
+    arguments = [sys.executable, "-c", ENDING, broker.endpoint]
+    ended = subprocess.run(arguments, check=True, timeout=60, capture_output=True, text=True)
+    assert ended.stderr == ""

@@ -107,8 +107,11 @@ class Blocking(Generic[Twin]):
         return self
 
     def close(self) -> None:
-        """Stop; again is fine, and so is a child process, whose parent goes on with it."""
-        if not self._portal.is_here:
+        """Stop; again is fine, and so is a child process, whose parent goes on with it.
+
+        Of a `__del__` that runs when the interpreter ends it is too late: nothing is stopped then.
+        """
+        if self._portal.is_ending or not self._portal.is_here:
             return
         self._run(self._client.close())
 
