@@ -290,6 +290,7 @@ class SettleVerbs(SendVerbs):
             # What retention took is not damaged.
             self._counters.lost_messages += isinstance(error, CorruptFrame)
             self._put(Ack(lease_ms, *progress.place, lease_id, queue_offset))
+            self._freed(owner, progress)
             return
         target = self._dead_letter_topic(owner)
         origin = parent_of(self._shard.catalogue.topics_by_id[topic_id].topic.name)
@@ -301,9 +302,7 @@ class SettleVerbs(SendVerbs):
 
     def _freed(self, owner: GroupState, progress: Progress) -> None:
         """A message was settled: others may go that it held back, or that found no room."""
-        pair = progress.place[:2]
-        if owner.is_ordered or pair in self._capped:
-            self._capped.discard(pair)
+        if owner.is_ordered or progress.place[:2] in self._capped:
             self._shard.consumptions.became_ready[progress.place] = None
 
     def _dead_letter_topic(self, owner: GroupState) -> TopicState:

@@ -156,6 +156,12 @@ class WaitingVerbs(ReceiveVerbs):
         consumptions = self._shard.consumptions
         ready, consumptions.became_ready = consumptions.became_ready, {}
         for group_id, topic_id, queue_id in ready:
+            if (group_id, topic_id) in self._capped:
+                # What found no room finds some now, whichever queue it is of.
+                self._capped.discard((group_id, topic_id))
+                for place in self._polling.places_of(topic_id):
+                    if place[0] == group_id:
+                        self._to_wake[place] = None
             self._to_wake[group_id, topic_id, queue_id] = None
             self._to_wake[group_id, topic_id, ANY_QUEUE] = None
 

@@ -109,6 +109,31 @@ def test_a_receive_can_be_repeated_although_its_group_may_have_no_more_in_flight
     run(scenario)
 
 
+@pytest.mark.parametrize("is_settled", [True, False])
+def test_room_is_for_who_waits_at_any_queue(run: Run, *, is_settled: bool) -> None:
+    async def scenario(world: World) -> None:
+        world.broker.create_group(
+            Group("ledger", is_fifo=True, attributes={INFLIGHT_ATTRIBUTE: "1"})
+        )
+        world.broker.create_topic(Topic("steps", TopicType.FIFO, queues=2))
+        await send_steps(world, "A1", "B1", "C1", "D1")
+        (first,) = world.receive("steps", "ledger", queue_id=0)
+        query = ReceiveQuery("ledger", "steps", 1, "c", 32, 10_000)
+        assert world.broker.receive(query) == []
+        given: list[Delivery] = []
+        world.broker.wait(Waiter(query, world.clocks.run_ms + 20_000, given.extend))
+        await world.settle()
+        assert given == []
+        if is_settled:
+            world.broker.ack("ledger", "steps", first.receipt_handle)
+            await world.settle()
+        else:
+            await world.later(10_000)
+        assert [delivery.message.queue_id for delivery in given] == [1]
+
+    run(scenario)
+
+
 def test_a_match_behind_many_messages_of_other_tags_is_not_waited_for(run: Run) -> None:
     async def scenario(world: World) -> None:
         for number in range(1_200):
@@ -190,6 +215,23 @@ def test_a_dead_letter_frees_its_group(run: Run) -> None:
             await world.later(10_000)
         assert bodies(world.receive("steps", "ledger")) == [b"A2"]
         assert bodies(world.receive("%DLQ%ledger", "ledger")) == [b"A1"]
+
+    run(scenario)
+
+
+def test_a_dead_letter_that_retention_took_frees_its_group(run: Run) -> None:
+    async def scenario(world: World) -> None:
+        await send_steps(world, "A1", "A2")
+        (first,) = world.receive("steps", "ledger", 1)
+        query = ReceiveQuery("ledger", "steps", ANY_QUEUE, "c", 32, 10_000)
+        assert world.broker.receive(query) == []
+        given: list[Delivery] = []
+        world.broker.wait(Waiter(query, world.clocks.run_ms + 20_000, given.extend))
+        await world.settle()
+        world.log.trim(world.broker.place_of("steps", 0)[0], 0, 1)
+        world.broker.forward_to_dead_letter_queue("ledger", "steps", first.receipt_handle)
+        await world.settle()
+        assert bodies(given) == [b"A2"]
 
     run(scenario)
 
