@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     *("topic", "broker", "queue_id", "queue_offset", "body", "tag", "keys", "message_group"),
-    *("properties", "priority", "message_id"),
+    *("properties", "priority", "delivery_timestamp", "message_id"),
 )
 ORIGIN = "cosmodrome_mirror_of"
 
@@ -62,7 +62,7 @@ def to_send(messages: "DataFrame", names: dict[str, str]) -> "DataFrame":
     properties = F.map_concat(others, F.create_map(F.lit(ORIGIN), place))
     return messages.select(
         topic.alias("topic"),
-        *("body", "tag", "keys", "message_group", "priority", "message_id"),
+        *("body", "tag", "keys", "message_group", "priority", "delivery_timestamp", "message_id"),
         properties.alias("properties"),
         place.alias(ORIGIN),
     )

@@ -69,7 +69,9 @@ def to_send(rows: "DataFrame", options: ReplayOptions) -> "DataFrame":
     others = F.map_filter("properties", lambda key, _: key != ORIGIN)
     with_origin = F.map_concat(others, F.create_map(F.lit(ORIGIN), F.col("message_id")))
     rows = rows.withColumn(ORIGIN, place)
-    chosen = ("topic", "body", "tag", "keys", "message_group", ORIGIN)
+    chosen = ["topic", "body", "tag", "keys", "message_group", ORIGIN]
+    # A table may have been made without these.
+    chosen += [name for name in ("priority", "delivery_timestamp") if name in rows.columns]
     if options.keep_message_id:
         return rows.select(*chosen, "properties", "message_id")
     return rows.select(*chosen, with_origin.alias("properties"))

@@ -61,7 +61,8 @@ def to_send(letters: "DataFrame", *, redrives_max: int, quarantine: str) -> "Dat
         quarantine: That topic.
 
     Returns:
-        topic, body, tag, keys, message_group, properties, `letter` (its place among the dead
+        topic, body, tag, keys, message_group, properties, priority and delivery_timestamp (of
+        those that go back, to topics that take no others), `letter` (its place among the dead
         letters, which names it), and `outcome` (redriven, quarantined) for the audit; letters
         without an origin are quarantined too.
     """
@@ -83,6 +84,7 @@ def to_send(letters: "DataFrame", *, redrives_max: int, quarantine: str) -> "Dat
         "keys",
         "message_group",
         counted.alias("properties"),
+        *(F.when(may, F.col(name)).alias(name) for name in ("priority", "delivery_timestamp")),
         F.concat_ws(":", "topic", "broker", "queue_id", "queue_offset").alias(LETTER),
         outcome(redrives_max).alias("outcome"),
     )

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_spark.errors import InvalidJobConfig, TableConflict
 from cosmodrome_spark.jobs import registry
 from cosmodrome_spark.jobs.compact import groups_to_compact
@@ -321,6 +322,33 @@ def test_a_moment_to_begin_at_brings_no_letter_back_twice(
         assert run(spark, "dlq-redrive", tmp_path, *where, "source.startingTimestamp=1") == 0
 
     assert len(server.topics["orders"][0].messages) == 1
+
+
+def test_a_message_keeps_its_kind_on_every_way(
+    spark: SparkSession, server: PullServer, tmp_path: Path
+) -> None:
+    for topic in ("%DLQ%billing", "orders", "mirrored", "replayed"):
+        server.create(topic, 1)
+    for number in range(2):
+        letter = sample("orders", 0, number)
+        letter.system_properties.dead_letter_queue.topic = "orders"
+        server.append("%DLQ%billing", 0, letter)
+    urgent, late = (each.system_properties for each in server.topics["%DLQ%billing"][0].messages)
+    urgent.priority = 3
+    late.delivery_timestamp.seconds = 1_700_000_000
+    source = f"source.endpoints={server.endpoints}"
+    orders = (source, "source.subscribe=orders", f"target.endpoints={server.endpoints}")
+
+    assert run(spark, "dlq-redrive", tmp_path, source, "job.group=billing", "job.rate=0") == 0
+    assert run(spark, "mirror", tmp_path, *orders, 'job.map={"orders": "mirrored"}') == 0
+    config = load("replay", None, [*orders, "target.topic=replayed"])
+    assert registry.job("replay")(JobContext(config, session=spark)) == 0
+
+    for topic in ("orders", "mirrored", "replayed"):
+        first, second = (each.system_properties for each in server.topics[topic][0].messages)
+        assert (first.message_type, first.priority) == (pb.PRIORITY, 3)
+        assert second.message_type == pb.DELAY
+        assert second.delivery_timestamp == late.delivery_timestamp
 
 
 def test_a_dry_run_sends_nothing(
