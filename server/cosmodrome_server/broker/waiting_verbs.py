@@ -157,10 +157,10 @@ class WaitingVerbs(ReceiveVerbs):
         ready, consumptions.became_ready = consumptions.became_ready, {}
         for group_id, topic_id, queue_id in ready:
             if (group_id, topic_id) in self._capped:
-                # What found no room finds some now, whichever queue it is of.
-                self._capped.discard((group_id, topic_id))
+                # Who found no room may find some now, at whichever queue; or is noted again.
                 for place in self._polling.places_of(topic_id):
                     if place[0] == group_id:
+                        self._capped.discard((group_id, topic_id))
                         self._to_wake[place] = None
             self._to_wake[group_id, topic_id, queue_id] = None
             self._to_wake[group_id, topic_id, ANY_QUEUE] = None
