@@ -1,6 +1,7 @@
 """The release workflow: what it publishes, and that its steps can work."""
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support.empty_environment import ROOT, linked
+from tests.support.empty_environment import ROOT, Environment, linked
 
 JOBS: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]
 
@@ -40,12 +41,26 @@ def test_what_is_published_is_built_before() -> None:
 def test_the_wheel_is_tested_with_what_is_installed_for_it(tmp_path: Path) -> None:
     """Nothing is there but what the step installs: no development environment helps."""
     pytest.importorskip("cosmodrome_gate")
-    words = command("python -m pip install").split()
+    words = shlex.split(command("python -m pip install"))
     needed = [word for word in words[4:] if not word.endswith(".whl")]
-    environment = linked(tmp_path / "environment", "cosmodrome-gate", *needed)
-    pytest_command = command("python -m pytest").split()[1:]
+    ours = ["cosmodrome" + word.removeprefix(".") for word in needed if word.startswith(".")]
+    others = [word for word in needed if not word.startswith(".")]
+    environment = linked(tmp_path / "environment", "cosmodrome-gate", *ours, *others)
+    ran = pytest_in(environment, "--collect-only")
+    assert int(re.findall(r"(\d+) tests? collected", ran)[0]) > 50
+    # What is served runs in a process of its own, with imports of its own.
+    assert "1 passed" in pytest_in(environment, "-k", "a_unary_call_gets_its_reply_and_ok")
+
+
+def pytest_in(environment: Environment, *options: str) -> str:
+    """What the step's tests print there."""
     ran = subprocess.run(
-        [environment.bin / "python", *pytest_command, "--collect-only", "-p", "no:cacheprovider"],
+        [
+            environment.bin / "python",
+            *command("python -m pytest").split()[1:],
+            *("-p", "no:cacheprovider"),
+            *options,
+        ],
         cwd=ROOT,
         env={"PATH": "/usr/bin:/bin"},
         capture_output=True,
@@ -53,4 +68,4 @@ def test_the_wheel_is_tested_with_what_is_installed_for_it(tmp_path: Path) -> No
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert int(re.findall(r"(\d+) tests? collected", ran.stdout)[0]) > 50
+    return ran.stdout

@@ -122,7 +122,8 @@ def needed_by(*requirements: str) -> Iterator[Distribution]:
 def linked(home: Path, *requirements: str) -> Environment:
     """An environment of these distributions, as they are here, and what they need; nothing else."""
     _run(sys.executable, "-m", "venv", "--without-pip", home)
-    for one in [*map(distribution, requirements), *needed_by(*requirements)]:
+    asked = (distribution(Requirement(text).name) for text in requirements)
+    for one in [*asked, *needed_by(*requirements)]:
         _link(one, _packages(home))
     return Environment(home)
 
