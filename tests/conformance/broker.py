@@ -26,8 +26,8 @@ import grpc
 
 from cosmodrome_proto import control_pb2, methods
 
-READY_SECONDS = 20.0
-STOP_SECONDS = 20.0
+READY_SECONDS = 60.0
+STOP_SECONDS = 60.0
 LOG_TAIL_BYTES = 6_000
 COMMAND = Path(sys.executable).parent / "cosmodrome"
 

@@ -212,7 +212,7 @@ async def administering(broker: TestBroker, topic: str) -> None:
 
 async def own_tasks_of_grpc_end(before: Footprint) -> None:
     """They do, a moment after their calls."""
-    for _ in range(300):
+    for _ in range(3_000):
         await asyncio.sleep(0.01)
         if asyncio.all_tasks() <= before.tasks and not channels_open():
             return
@@ -264,7 +264,7 @@ def test_every_public_method_that_waits_is_among_the_calls(client: type) -> None
 async def hidden(broker: TestBroker, topic: str) -> dict[tuple[str, str], int]:
     """What is hidden of a topic, once nothing more comes back; a push consumer's takes a second."""
     left: dict[tuple[str, str], int] = {}
-    for _ in range(500):
+    for _ in range(3_000):
         in_flight = broker.leftovers().in_flight
         left = {key: count for key, count in in_flight.items() if topic in key[1]}
         if not left:

@@ -42,12 +42,21 @@ async def cycles(broker: TestBroker, topic: str, times: int) -> None:
     await asyncio.sleep(0.1)  # the kernel closes sockets when it gets to it
 
 
-def check_nothing_stayed(before: Footprint) -> None:
-    after = Footprint()
-    assert channels_open() == 0
-    assert len(after.tasks) <= len(before.tasks)
-    assert after.threads <= before.threads + 1
-    assert after.descriptors <= before.descriptors + 5
+async def nothing_stays(before: Footprint) -> None:
+    """Sockets and what gRPC keeps of a call are gone a moment after their client."""
+    stayed: dict[str, int] = {}
+    for _ in range(2_000):
+        after = Footprint()
+        stayed = {
+            "channels": channels_open(),
+            "tasks": max(0, len(after.tasks) - len(before.tasks)),
+            "threads": max(0, after.threads - before.threads - 1),
+            "descriptors": max(0, after.descriptors - before.descriptors - 5),
+        }
+        if not any(stayed.values()):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(stayed)
 
 
 async def test_two_hundred_clients_leave_no_task_thread_channel_or_descriptor(
@@ -57,7 +66,7 @@ async def test_two_hundred_clients_leave_no_task_thread_channel_or_descriptor(
     await cycles(broker, name("t"), 5)  # whatever is made once
     before = Footprint()
     await cycles(broker, name("t"), 67)
-    check_nothing_stayed(before)
+    await nothing_stays(before)
 
 
 @pytest.mark.slow
@@ -69,7 +78,7 @@ async def test_a_thousand_clients_need_no_more_memory(broker: TestBroker, name: 
     for _ in range(4):
         await cycles(broker, name("t"), 84)
         grown_kib.append(resident_kib() - before.resident_kib)
-    check_nothing_stayed(before)
+    await nothing_stays(before)
     # The broker is in this process, too.
     assert grown_kib[-1] < 4_096, grown_kib
 

@@ -304,6 +304,7 @@ async def test_i_15_a_topic_with_a_rate_keeps_it_and_gives_back_what_waits_on_cl
 ) -> None:
     seen = Seen()
     await send(own_broker, "t", *(str(n).encode() for n in range(9)))
+    began = time.monotonic()
     async with PushConsumer(
         own_broker.endpoint,
         group="g",
@@ -311,7 +312,6 @@ async def test_i_15_a_topic_with_a_rate_keeps_it_and_gives_back_what_waits_on_cl
         listener=seen,
         limits={"t": TopicLimits(rate=20)},
     ):
-        began = time.monotonic()
         await seen.count(5)
         assert time.monotonic() - began >= 4 / 20 - 0.06
         closing = time.monotonic()

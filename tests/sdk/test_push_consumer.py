@@ -184,13 +184,18 @@ async def test_sixteen_retries_of_hours_take_no_time_on_a_virtual_clock(
     timeless.create_group("g", max_attempts=17)
     seen = Seen(lambda _: FAILURE)
     await send(timeless, "t", b"x")
-    async with PushConsumer(timeless.endpoint, group="g", subscriptions={"t": "*"}, listener=seen):
-        for attempt in range(1, 18):
-            await seen.count(attempt)
-            await asyncio.sleep(0.05)  # the nack must arrive before its rest can pass
-            await asyncio.to_thread(timeless.advance, timedelta(hours=1, seconds=5))
-        left = await asyncio.to_thread(timeless.leftovers)
-    assert left.dead == {"g": 1}
+    with timeless.recording() as calls:
+        async with PushConsumer(
+            timeless.endpoint, group="g", subscriptions={"t": "*"}, listener=seen
+        ):
+            for attempt in range(1, 18):
+                await seen.count(attempt)
+                async with asyncio.timeout(20):
+                    # The nack must arrive before its rest can pass.
+                    while calls.count("ChangeInvisibleDuration") < attempt:  # noqa: ASYNC110 - so
+                        await asyncio.sleep(0.01)
+                await asyncio.to_thread(timeless.advance, timedelta(hours=1, seconds=5))
+            await settled(timeless, lambda left: left.dead == {"g": 1})
 
 
 async def test_an_ordered_group_retries_in_place_and_nothing_overtakes(

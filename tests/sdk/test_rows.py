@@ -139,7 +139,7 @@ async def test_5_14_i_13_a_full_cache_fetches_on_when_it_drains_not_a_second_lat
     seen = Seen()
     await send(own_broker, "t", *(str(n).encode() for n in range(50)))
     async with (
-        asyncio.timeout(10),  # at one a second it would be 50
+        asyncio.timeout(20),  # at one a second it would be 50
         PushConsumer(
             own_broker.endpoint,
             group="g",
@@ -403,7 +403,7 @@ async def test_4_36_an_offset_that_does_not_exist_is_reset_as_asked(
         own_broker.endpoint, group="g", topics=["t"], offset_reset=reset
     ) as consumer:
         await consumer.seek("t", 0, 99)
-        assert [m.body for m in await consumer.poll(timeout=1 if bodies else 0.2)] == bodies
+        assert [m.body for m in await consumer.poll(timeout=20 if bodies else 0.2)] == bodies
         if not bodies:
             await reaches(lambda: consumer.position("t", 0) == 2)
 
@@ -455,12 +455,15 @@ async def test_4_56_members_that_subscribe_differently_are_told(
         wanted = dict.fromkeys(topics, "*")
         return SimpleConsumer(own_broker.endpoint, group=group, subscriptions=wanted)
 
+    def told() -> list[str]:
+        return [one.getMessage() for one in caplog.records if one.name == "cosmodrome"]
+
     with caplog.at_level(logging.WARNING, "cosmodrome"):
         async with member("g", "a", "b"), member("h", "a"), member("h", "a"):
-            assert not caplog.records
+            assert not told()
             async with member("g", "a"):
-                (record,) = caplog.records
-    assert "subscribe differently" in record.getMessage()
+                (words,) = told()
+    assert "subscribe differently" in words
 
 
 @pytest.mark.parametrize(
@@ -549,9 +552,15 @@ async def test_6_7_a_connection_that_hangs_is_given_up_after_two_heartbeats(
 ) -> None:
     monkeypatch.setattr(client, "HEARTBEAT_FIRST_S", 0.01)
     monkeypatch.setattr(client, "HEARTBEAT_S", 0.01)
-    where = ClientConfiguration(own_broker.endpoint, request_timeout=timedelta(milliseconds=200))
-    async with Producer(where, topics=["t"]) as producer:
-        with own_broker.recording() as calls, own_broker.fault("Heartbeat", drop=True, times=2):
+    hurried = ClientConfiguration(own_broker.endpoint, request_timeout=timedelta(milliseconds=200))
+    async with Producer(own_broker.endpoint, topics=["t"]) as producer:
+        with (
+            monkeypatch.context() as patch,
+            own_broker.recording() as calls,
+            own_broker.fault("Heartbeat", drop=True, times=2),
+        ):
+            # Of the heartbeats alone: any other call may take longer than that.
+            patch.setattr(producer._rpc, "_configuration", hurried)
             await reaches(lambda: calls.count("Telemetry") >= 1)
         await producer.send(Message("t", b"x"))
 

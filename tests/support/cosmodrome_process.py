@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 READY = re.compile(r"ready: .* at (\S+:\d+)")
-START_S_MAX = 30.0
+START_S_MAX = 60.0
 
 
 class CosmodromeProcess:
@@ -48,12 +48,12 @@ class CosmodromeProcess:
     def stop(self) -> None:
         if self._process is not None:
             self._process.terminate()
-            self._process.wait(20)
+            self._process.wait(60)
             self._process = None
 
     def kill(self) -> None:
         """End it as a power cut would, but for the disk."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait(20)
+            self._process.wait(60)
             self._process = None

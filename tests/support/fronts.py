@@ -102,7 +102,7 @@ async def serving(kind: str, data: Path, **overrides: str) -> AsyncIterator[tupl
         await front.drain(0)
 
 
-async def until(condition: Callable[[], bool], turns: int = 500) -> None:
+async def until(condition: Callable[[], bool], turns: int = 3_000) -> None:
     """Let the loop and the front's threads go on until something is so."""
     for _ in range(turns):
         if condition():

@@ -68,19 +68,21 @@ class DaemonThreads(Executor):
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
             future, call = work
-            if future.set_running_or_notify_cancel():
-                _settle(future, call)
-            del work, future, call  # an idle thread keeps no message alive
+            tell = _made(future, call) if future.set_running_or_notify_cancel() else None
+            # Before it is told: who hears of it may submit the next call at once.
             self._idle.release()
+            if tell is not None:
+                tell()
+            del work, future, call, tell  # an idle thread keeps no message alive
 
 
-def _settle(future: "Future[Any]", call: Callable[[], Any]) -> None:
+def _made(future: "Future[Any]", call: Callable[[], Any]) -> Callable[[], None]:
+    """Make a call; what it returns tells the future how it went."""
     try:
         result = call()
     except BaseException as error:
-        future.set_exception(_carried(error))
-    else:
-        future.set_result(result)
+        return partial(future.set_exception, _carried(error))
+    return partial(future.set_result, result)
 
 
 def _carried(error: BaseException) -> BaseException:

@@ -2,12 +2,12 @@
 
 import io
 import json
-import socket
 import urllib.request
 
 from cosmodrome_spark.jobs.config import load
 from cosmodrome_spark.jobs.progress import BAR_CELLS, BatchProgress, Teller
 from cosmodrome_spark.jobs.run import context_for
+from tests.support.ports import held_port
 
 
 def batch(number: int, rows: int, lag: int) -> BatchProgress:
@@ -51,14 +51,12 @@ def test_a_backlog_that_grows_or_is_unknown_leaves_a_bar_that_can_be_drawn() -> 
 
 
 def test_gauges_are_served_on_the_port_that_is_asked_for() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    context = context_for(load("archive", None, []), once=True, metrics_port=port)
+    with held_port() as port:
+        context = context_for(load("archive", None, []), once=True, metrics_port=port)
+        context.tell(batch(7, 1000, 30))
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+            said = reply.read().decode().splitlines()
 
-    context.tell(batch(7, 1000, 30))
-
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
-        said = reply.read().decode().splitlines()
     assert 'cosmodrome_pipeline_batch{job="archive"} 7.0' in said
     assert 'cosmodrome_pipeline_batch_rows{job="archive"} 1000.0' in said
     assert 'cosmodrome_pipeline_batch_seconds{job="archive"} 0.5' in said

@@ -1,6 +1,5 @@
 """A broker that restarts is waited for, one that was never there is not."""
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from cosmodrome_spark.read.pull import PullReader
 from cosmodrome_spark.read.road import read_ranges
 from cosmodrome_spark.read.wire import Wire
 from tests.support.cosmodrome_process import CosmodromeProcess
+from tests.support.ports import held_port
 from tests.support.pull_server import PullServer
 from tests.support.topic_filler import fill
 
@@ -22,17 +22,14 @@ NOBODY = "127.0.0.1:1"
 COUNT = 12_000  # more than a reader asks for ahead
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[CosmodromeProcess]:
     """A broker that comes back where it was, with a topic of one queue."""
     settings = ("topics.queues=1",)
-    with CosmodromeProcess(tmp_path / "data", *settings, port=free_port()) as running:
+    with (
+        held_port() as port,
+        CosmodromeProcess(tmp_path / "data", *settings, port=port) as running,
+    ):
         fill(running.endpoints, "orders", COUNT, body_bytes=100)
         yield running
 

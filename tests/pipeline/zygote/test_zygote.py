@@ -138,6 +138,7 @@ def test_without_a_zygote_workers_start_as_plain_pythons(tmp_path: Path) -> None
     assert made is not None
     zygote = psutil.Process(made.pid)
     zygote.send_signal(signal.SIGKILL)
+    zygote.wait(ANSWER_S_MAX)
     with daemon(made.executable, tmp_path) as process:
         connection, worker = worker_of(where(process))
 

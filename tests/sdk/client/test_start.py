@@ -27,8 +27,9 @@ async def test_nobody_at_the_address_is_said_so_once_waiting_is_over(
     topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "SETTLE_S", 0.1)
+    # Time enough to hear that nobody is there.
     where = ClientConfiguration(
-        CLOSED_PORT, request_timeout=timedelta(milliseconds=100), max_startup_attempts=1
+        CLOSED_PORT, request_timeout=timedelta(seconds=1), max_startup_attempts=1
     )
     with pytest.raises(errors.ConnectionFailed, match="Connection refused"):
         await Producer(where, topics=topics).start()
@@ -122,6 +123,8 @@ async def test_waiting_ends_with_the_first_success_or_the_last_failure(works: An
 
 
 async def test_failures_beside_a_success_are_nobodys_news(caplog: pytest.LogCaptureFixture) -> None:
+    gc.collect()  # what other tests left
+    caplog.clear()
     failing = [_ends(None, ValueError()) for _ in range(20)]
     await first_success([*failing[:10], _ends(None), *failing[10:]], 3600)
     gc.collect()

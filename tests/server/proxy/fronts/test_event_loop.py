@@ -1,6 +1,7 @@
 """What the event loop does before it sleeps, with waits that only count."""
 
 import asyncio
+import threading
 from collections.abc import Coroutine
 from selectors import DefaultSelector, SelectorKey
 
@@ -32,9 +33,10 @@ def test_it_is_asked_before_each_sleep_and_not_while_there_is_work() -> None:
         for _ in range(3):
             await asyncio.sleep(0)  # a turn of the loop
         assert limits_us == []
-        await asyncio.sleep(0.002)  # the loop waits for this timer
-        assert limits_us
-        assert max(limits_us) <= 2_000, "never beyond the next timer"
+        # A loop that gets no processor until then has no timer left to wait for.
+        while not limits_us:  # noqa: ASYNC110 - the sleep is what is watched
+            await asyncio.sleep(0.0005)
+        assert max(limits_us) <= 500, "never beyond the next timer"
         own_loop().linger_by(None)
         seen = len(limits_us)
         await asyncio.sleep(0.001)  # the same, and nobody lingers
@@ -50,6 +52,8 @@ def test_what_was_lingered_is_not_slept_again(monkeypatch: pytest.MonkeyPatch) -
     def recorded(
         selector: DefaultSelector, timeout: float | None = None
     ) -> list[tuple[SelectorKey, int]]:
+        if threading.current_thread() is not threading.main_thread():
+            return select(selector, timeout)  # of a loop that serves other tests
         slept_s.append(timeout)
         return select(selector, 0)
 

@@ -1,6 +1,7 @@
 """What is of the front on grpcio alone: it says at start what it cannot do."""
 
 import asyncio
+import gc
 import logging
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,8 @@ def test_clients_that_go_in_the_middle_of_an_answer_leave_no_traceback(
                 await _leave_in_a_stream_both_ways(front)
                 await _leave_in_a_reply(front, handlers)
 
+    gc.collect()  # what other tests left
+    caplog.clear()
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())
     assert caplog.text == ""
