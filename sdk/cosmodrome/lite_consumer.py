@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import Self
 
 from cosmodrome._client.consumer import Consumer
-from cosmodrome._client.lite import SYNC_S, LiteTopics, OffsetOption
+from cosmodrome._client.lite import LiteTopics, OffsetOption
 from cosmodrome._client.session import Command, Session
 from cosmodrome.builders import LitePushConsumerBuilder, LiteSimpleConsumerBuilder
 from cosmodrome.config import ClientConfiguration
@@ -69,7 +69,7 @@ class _Lite(Consumer):
             lambda: (self._told.lite_quota, self._told.lite_topic_bytes),
         )
         await self._lite.sync()
-        self._tasks.spawn(self._every(SYNC_S, SYNC_S, self._lite.sync), "sync lite topics")
+        self._tasks.spawn(self._lite.keep(), "sync lite topics")
 
     async def _on_closing(self) -> None:
         try:
@@ -78,6 +78,11 @@ class _Lite(Consumer):
             pass  # the broker forgets it by itself after three silent minutes
         finally:
             await super()._on_closing()  # type: ignore[safe-super]  # of the kind beside it
+
+    def _take_settings(self, told: pb.Settings) -> None:
+        super()._take_settings(told)
+        if self.is_running:
+            self._lite.settings_came()
 
     async def _on_command(self, command: Command, session: Session) -> None:
         if command.WhichOneof("command") == "notify_unsubscribe_lite_command":

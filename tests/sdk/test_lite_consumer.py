@@ -117,3 +117,19 @@ async def test_a_bind_topic_and_a_start_are_needed() -> None:
         LitePushConsumer("127.0.0.1:1", bind_topic="", group="g", listener=Seen())
     with pytest.raises(NotRunning):
         await LiteSimpleConsumer("127.0.0.1:1", bind_topic="t", group="g").subscribe_lite("one")
+
+
+@pytest.mark.parametrize("trouble", ["restart", "lose_settings"])
+async def test_a_broker_that_forgot_is_told_the_lite_topics_again_at_once(trouble: str) -> None:
+    """Well before the 30 s after which everything is said again anyway."""
+    with TestBroker() as broker:
+        broker.create_topic("sessions", "LITE", queues=1)
+        broker.create_group("chat", lite_bind_topic="sessions")
+        seen = Seen()
+        async with LitePushConsumer(
+            broker.endpoint, bind_topic="sessions", group="chat", listener=seen
+        ) as consumer:
+            await consumer.subscribe_lite("a", OffsetOption.first())
+            await asyncio.to_thread(getattr(broker, trouble))
+            await send(broker, "sessions", "a", b"x")
+            await seen.count(1)

@@ -1,12 +1,17 @@
 """Which lite topics a client reads, kept in step with the broker.
 
-    subscribe ──PARTIAL_ADD──▶ broker        every 30 s and after a reconnect: COMPLETE_ADD
+    subscribe ──PARTIAL_ADD──▶ broker        every 30 s and after its settings: COMPLETE_ADD
     unsubscribe ──PARTIAL_REMOVE──▶ broker   close: COMPLETE_REMOVE
     broker ──NOTIFY_UNSUBSCRIBE_LITE──▶ somebody else took an exclusive lite topic over
 
-Changes carry a version that grows, so that one which arrives late changes nothing.
+Changes carry a version that grows, so that one which arrives late changes nothing, and go one after
+the other: a set that is said again while a name is being added would leave it out. A broker that
+restarted, or forgot the client, sends settings anew; it knows of no lite topic then.
 """
 
+import asyncio
+import contextlib
+import logging
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,11 +21,12 @@ from typing import Self
 from cosmodrome._client.rpc import Rpc
 from cosmodrome._core import convert
 from cosmodrome._core.endpoints import Endpoints
-from cosmodrome.errors import IllegalArgument, LiteSubscriptionQuotaExceeded
+from cosmodrome.errors import CosmodromeError, IllegalArgument, LiteSubscriptionQuotaExceeded
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
 
-SYNC_S = 30.0
+_log = logging.getLogger("cosmodrome")
+SYNC_S, FAILED_S = 30.0, 1.0
 _ALLOWED = re.compile(r"[a-zA-Z0-9_-]+")
 
 
@@ -98,6 +104,8 @@ class LiteTopics:
         self._limits = limits
         self._names: dict[str, None] = {}
         self._version = 0
+        self._changing = asyncio.Lock()
+        self._told_settings = asyncio.Event()
 
     @property
     def names(self) -> frozenset[str]:
@@ -115,27 +123,52 @@ class LiteTopics:
         quota, most_bytes = self._limits()
         if not _ALLOWED.fullmatch(name) or len(name) > most_bytes:
             raise IllegalArgument(f"lite topic {name!r}: 1 to {most_bytes} of a-z A-Z 0-9 _ -")
-        if name in self._names:
-            return
-        if 0 < quota <= len(self._names):
-            raise LiteSubscriptionQuotaExceeded(f"{quota} lite topics are subscribed to, the most")
-        await self._send(pb.PARTIAL_ADD, [name], option)
-        self._names[name] = None
+        async with self._changing:
+            if name in self._names:
+                return
+            if 0 < quota <= len(self._names):
+                raise LiteSubscriptionQuotaExceeded(
+                    f"{quota} lite topics are subscribed to, the most"
+                )
+            await self._send(pb.PARTIAL_ADD, [name], option)
+            self._names[name] = None
 
     async def unsubscribe(self, name: str) -> None:
         """Read a lite topic no longer."""
-        if name in self._names:
-            await self._send(pb.PARTIAL_REMOVE, [name])
-            self._names.pop(name, None)
+        async with self._changing:
+            if name in self._names:
+                await self._send(pb.PARTIAL_REMOVE, [name])
+                self._names.pop(name, None)
 
     async def sync(self) -> None:
         """Say everything again; it also keeps the subscription alive."""
-        await self._send(pb.COMPLETE_ADD, list(self._names))
+        async with self._changing:
+            await self._send(pb.COMPLETE_ADD, list(self._names))
+
+    def settings_came(self) -> None:
+        """The broker may not know of any lite topic: say them soon."""
+        self._told_settings.set()
+
+    async def keep(self) -> None:
+        """Say everything again and again until cancelled."""
+        rest_s = SYNC_S
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(rest_s):
+                    await self._told_settings.wait()
+            self._told_settings.clear()
+            rest_s = SYNC_S
+            try:
+                await self.sync()
+            except CosmodromeError as error:
+                _log.info("lite topics of %s are said again in 1 s: %s", self._topic.name, error)
+                rest_s = FAILED_S
 
     async def leave(self) -> None:
         """Say goodbye."""
-        if self._names:
-            await self._send(pb.COMPLETE_REMOVE, [])
+        async with self._changing:
+            if self._names:
+                await self._send(pb.COMPLETE_REMOVE, [])
 
     def taken_over(self, name: str) -> None:
         """Another client reads it now."""
