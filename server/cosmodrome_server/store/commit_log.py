@@ -67,8 +67,9 @@ Row = tuple[bytes, bytes]
 
 # A frame rarely needs more: a segment ends when less than this is left of it.
 _LAST_BYTES = 256 * 1024
-# What a message leaves: the state record that goes with it must never be what finds no space.
-_BEHIND_BYTES = 512
+# What a message leaves: the state record that goes with it must never be what finds no space. The
+# longest is the mark of a batch of the pipeline (proxy.bulk.staging), whose job has a long name.
+_BEHIND_BYTES = 2_048
 _TICK_S = 1.0
 _OF_THE_LOG = frozenset((RecordKind.SNAPSHOT_END, RecordKind.QUEUE_ENDS))
 

@@ -194,6 +194,25 @@ def test_when_even_the_reserve_is_used_up_acknowledgements_are_refused_too() -> 
     assert world.killed().counters == world.counters
 
 
+@pytest.mark.parametrize("bytes_max", range(30_000, 40_000, 500))
+def test_what_goes_with_the_last_message_finds_space_without_a_reserve(bytes_max: int) -> None:
+    world = World(options=msgspec.structs.replace(SMALL, reserve_bytes=0))
+    world.disk.bytes_max = bytes_max
+    world.background.tick()
+
+    def send_for_ever() -> None:
+        for _ in range(10_000):
+            world.send(0, b"x" * 300)
+            # As large as what says how far a batch of the pipeline is published may be.
+            world.ack(b"m" * 1_900)
+            world.commit()
+
+    with pytest.raises(StoreFull, match="messages are refused"):
+        send_for_ever()
+    sent = len(world.messages(1, 0))
+    assert world.counters == {b"m" * 1_900: sent}
+
+
 def test_the_space_of_the_reserve_is_given_to_acknowledgements() -> None:
     world = World()
     world.disk.bytes_max = 60_000

@@ -5,19 +5,24 @@
               with each: how many tokens of (job, lineage, batch) are done, kept with them
 
 Messages and mark are staged in one turn of the loop, so they are in one frame: after a crash
-there are both or neither, and a publish that is asked for again goes on where it was. What
-nobody publishes goes with the retention of the staging topic.
+there are both or neither, and a publish that is asked for again goes on where it was. So do its
+tokens, until all are published: a batch that is computed anew after a crash may be cut into other
+requests, and what was staged for it anew stands for other messages. What nobody publishes goes
+with the retention of the staging topic.
 
 Between the first and the last token others may see some of a batch: what is exact is that
 every message comes once, not that all come in one instant.
 """
+
+from array import array
+from collections.abc import Sequence
 
 import msgspec
 
 from cosmodrome_proto import bulk_pb2 as rpc
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto.sent_pb2 import SentMessages
-from cosmodrome_server.errors import BadRequest, BrokerError, MessageNotFound
+from cosmodrome_server.errors import BadRequest, MessageNotFound
 from cosmodrome_server.model.filter import EVERYTHING
 from cosmodrome_server.model.message import MessageType, NewMessage
 from cosmodrome_server.model.queries import PullQuery
@@ -30,7 +35,10 @@ from cosmodrome_server.proxy.security import needs
 STAGED_TOPIC = "rmq_sys_staged"
 STAGED_RETENTION_MS = 24 * 3_600_000
 MARK_PREFIX = "published/"
+TOKENS_PREFIX = "publishing/"
 MARKS_MAX = 1_024
+# Of one batch: they are kept in memory while it is published, 8 bytes each.
+TOKENS_MAX = 100_000
 # What one call publishes: bounds one turn of the loop and one frame.
 PUBLISH_BYTES = 4 << 20
 JOB_CHARS_MAX = 200
@@ -85,7 +93,7 @@ def publish_staged(
 
     Raises:
         Unauthorized: Whoever asks may not send to a topic that messages were staged for.
-        BadRequest: No job, no lineage; other tokens than before.
+        BadRequest: No job, no lineage, or too many tokens.
         MessageNotFound: A token is unknown: retention took it.
         RequestError: A topic does not take what was staged for it.
         OverloadedError, StoreError
@@ -98,14 +106,19 @@ def publish_staged(
         # for it names no topic that whoever asks had to have a right to: a batch of any number
         # would end another's job.
         return rpc.PublishStagedResponse(status=_OK, is_done=True)
-    key = f"{MARK_PREFIX}{request.job}/{request.lineage}"
-    mark = _mark(context, key)
+    if len(request.tokens) > TOKENS_MAX:
+        raise BadRequest(f"{len(request.tokens)} tokens in a batch, at most {TOKENS_MAX} may be")
+    name = f"{request.job}/{request.lineage}"
+    mark = _mark(context, MARK_PREFIX + name)
     if mark is not None and (request.batch < mark.batch or _is_done(mark, request.batch)):
         return rpc.PublishStagedResponse(status=_OK, is_done=True, published=len(request.tokens))
-    count = mark.count if mark is not None and mark.batch == request.batch else 0
-    count = _publish_part(context, call, request, key, count)
+    is_begun = mark is not None and mark.batch == request.batch
+    tokens = _tokens(context, name) if is_begun else None
+    batch = _Batch(name, request.batch, tokens or request.tokens)
+    count = mark.count if mark is not None and is_begun else 0
+    count = _publish_part(context, call, batch, count)
     return rpc.PublishStagedResponse(
-        status=_OK, is_done=count >= len(request.tokens), published=count
+        status=_OK, is_done=count >= len(batch.tokens), published=count
     )
 
 
@@ -113,15 +126,31 @@ _OK = pb.Status(code=pb.OK, message="OK")
 _PUBLISH = rpc.PublishStagedRequest.DESCRIPTOR.full_name
 
 
-def _publish_part(
-    context: Context, call: Call, request: rpc.PublishStagedRequest, key: str, count: int
-) -> int:
+class _Batch(msgspec.Struct, frozen=True):
+    """What is published.
+
+    Attributes:
+        name: Its mark and its tokens are kept under it.
+        number: Of the batch.
+        tokens: In order.
+    """
+
+    name: str
+    number: int
+    tokens: Sequence[int]
+
+
+def _publish_part(context: Context, call: Call, batch: _Batch, count: int) -> int:
     """Send the messages of some tokens; each together with its mark."""
     size = 0
-    tokens = request.tokens
+    tokens = batch.tokens
     allowed: set[str] = set()
+    key = TOKENS_PREFIX + batch.name
+    if len(tokens) > 1:
+        # Whoever asks for the rest of the batch gets the rest of these.
+        context.broker.keep(key, array("q", tokens).tobytes())
     while count < len(tokens) and size < PUBLISH_BYTES:
-        content = _staged(context, tokens[count])
+        content = _staged(context, batch, count)
         size += content.ByteSize()
         topic, _ = convert.resource(content.messages[0].topic)
         if context.is_guarded and topic not in allowed:
@@ -129,27 +158,33 @@ def _publish_part(
             context.access.admit(_PUBLISH, call.headers, call.peer, needs.sending_to(topic))
             allowed.add(topic)
         messages = _converted(context, content, call.peer)
-        before = context.broker.kept(key).get(key)
-        is_last = count + 1 == len(tokens)
-        mark = Mark(request.batch, count + 1, is_last, context.clock.now_ms())
-        # The mark first: it is taken back when the topic refuses, in the same frame.
-        _set_mark(context, key, mark)
-        try:
-            context.broker.send(topic, messages)
-        except BrokerError:
-            context.broker.keep(key, before)
-            raise
+        _make_room(context, MARK_PREFIX + batch.name)
+        # Messages leave space for what goes with them: the mark cannot be what finds none.
+        context.broker.send(topic, messages)
         count += 1
+        mark = Mark(batch.number, count, count == len(tokens), context.clock.now_ms())
+        context.broker.keep(MARK_PREFIX + batch.name, msgspec.json.encode(mark))
+    if count == len(tokens):
+        context.broker.keep(key, None)
     return count
 
 
-def _staged(context: Context, token: int) -> SentMessages:
+def _tokens(context: Context, name: str) -> Sequence[int] | None:
+    """Those of the batch that is being published."""
+    key = TOKENS_PREFIX + name
+    found = context.broker.kept(key).get(key)
+    return None if found is None else array("q", found)
+
+
+def _staged(context: Context, batch: _Batch, count: int) -> SentMessages:
+    token = batch.tokens[count]
     query = PullQuery("", STAGED_TOPIC, 0, token, 1, EVERYTHING)
     pulled = context.broker.pull(query)
     if not pulled.messages or pulled.messages[0].queue_offset != token:
+        way_out = "; under another job all of the batch is published" if count else ""
         raise MessageNotFound(
             f"staged messages {token} are gone: they are kept for "
-            f"{STAGED_RETENTION_MS // 3_600_000} hours"
+            f"{STAGED_RETENTION_MS // 3_600_000} hours{way_out}"
         )
     return SentMessages.FromString(pulled.messages[0].body)
 
@@ -171,8 +206,8 @@ def _mark(context: Context, key: str) -> Mark | None:
     return None if found is None else msgspec.json.decode(found, type=Mark)
 
 
-def _set_mark(context: Context, key: str, mark: Mark) -> None:
-    """Keep a mark; of very many, the one that was done longest ago is forgotten."""
+def _make_room(context: Context, key: str) -> None:
+    """Have a place for a mark; of very many, the one that was done longest ago is forgotten."""
     marks = context.broker.kept(MARK_PREFIX)
     if key not in marks and len(marks) >= MARKS_MAX:
         done = [
@@ -183,7 +218,6 @@ def _set_mark(context: Context, key: str, mark: Mark) -> None:
         if not done:
             raise BadRequest(f"{len(marks)} jobs are publishing already")
         context.broker.keep(min(done)[1], None)
-    context.broker.keep(key, msgspec.json.encode(mark))
 
 
 def _is_done(mark: Mark, batch: int) -> bool:

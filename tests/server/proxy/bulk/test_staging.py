@@ -63,6 +63,57 @@ def test_a_publish_goes_on_where_it_was_also_after_a_restart(
     run(scenario)
 
 
+def test_a_batch_that_is_staged_anew_goes_on_with_what_was_staged_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A task that is run again may have its rows in another order, and in other requests."""
+    monkeypatch.setattr(staging, "PUBLISH_BYTES", 1)
+
+    async def scenario(world: ProxyWorld) -> None:
+        tokens = [await stage(world, body) for body in (b"a", b"b", b"c")]
+        assert (await publish(world, 0, *tokens)).published == 1
+        await world.restart()
+        anew = [await stage(world, b"b"), await stage(world, b"c", b"a")]
+        published = 1
+        while not (answer := await publish(world, 0, *anew)).is_done:
+            published += 1
+            assert answer.published == published
+        assert await bodies(world) == [b"a", b"b", b"c"]
+        # The next batch is its own.
+        assert (await publish(world, 1, await stage(world, b"d"))).is_done
+        assert await bodies(world) == [b"d"]
+        assert world.world.broker.kept(staging.TOKENS_PREFIX) == {}
+
+    run(scenario)
+
+
+def test_what_is_gone_before_a_batch_is_published_is_told_with_a_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(staging, "PUBLISH_BYTES", 1)
+
+    async def scenario(world: ProxyWorld) -> None:
+        tokens = [await stage(world, b"a"), await stage(world, b"b")]
+        assert (await publish(world, 0, *tokens)).published == 1
+        world.world.log.forget_messages()
+        answer = await publish(world, 0, await stage(world, b"a", b"b"))
+        assert answer.status.code == pb.MESSAGE_NOT_FOUND
+        assert "under another job all of the batch is published" in answer.status.message
+
+    run(scenario)
+
+
+def test_a_batch_has_so_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "TOKENS_MAX", 2)
+
+    async def scenario(world: ProxyWorld) -> None:
+        answer = await publish(world, 0, 0, 1, 2)
+        assert answer.status.code == pb.BAD_REQUEST
+        assert answer.status.message == "3 tokens in a batch, at most 2 may be"
+
+    run(scenario)
+
+
 def test_only_who_may_send_to_a_topic_publishes_what_was_staged_for_it() -> None:
     """A token is a number that anybody may count to."""
 
