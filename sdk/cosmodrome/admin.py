@@ -25,6 +25,7 @@ from cosmodrome._core import convert, status
 from cosmodrome._core import endpoints as endpoint_text
 from cosmodrome._core.signature import Identity, signed
 from cosmodrome.config import ClientConfiguration
+from cosmodrome.credentials import asked
 from cosmodrome.errors import ConsumerGroupNotFound, IllegalArgument, NotRunning
 from cosmodrome.message import MessageView
 from cosmodrome_proto import admin_pb2, control_pb2, methods
@@ -299,7 +300,7 @@ class AdminClient:
             response_deserializer=method.response.FromString,
         )
         now = datetime.fromtimestamp(time.time_ns() / 1e9).astimezone()
-        metadata, request_id = signed(self._fixed, self._configuration.provider(), now)
+        metadata, request_id = signed(self._fixed, asked(self._configuration.provider), now)
         timeout_s = self._configuration.request_timeout_s
         try:
             answer = await cast("Any", make)(request, timeout=timeout_s, metadata=metadata)

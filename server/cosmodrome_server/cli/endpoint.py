@@ -102,6 +102,8 @@ def parse(text: str, environment: Mapping[str, str] = os.environ) -> Endpoint:
         if user:
             access_key, secret_key = map(unquote, user.partition(":")[::2])
         _check(scheme, url.path.strip("/"), options)
+    if not (access_key.isascii() and access_key.isprintable()):
+        raise EndpointError(f"{ACCESS_KEY} goes into a header, which takes printable ASCII only")
     files = {
         file: options.get(file) or environment.get(f"COSMODROME_{file.upper()}", "")
         for file in _FILES

@@ -48,6 +48,12 @@ def test_what_is_no_endpoint_says_why(text: str, words: str) -> None:
         parse(text, {})
 
 
+@pytest.mark.parametrize("key", ["ключ", "key\n"])
+def test_a_key_that_no_header_can_carry_is_refused(key: str) -> None:
+    with pytest.raises(EndpointError, match="COSMODROME_ACCESS_KEY goes into a header"):
+        parse("h", {"COSMODROME_ACCESS_KEY": key})
+
+
 def test_the_variables_of_the_sdk_say_how_it_is_spoken_to() -> None:
     assert not parse("h", {}).is_tls
     assert parse("h", {"COSMODROME_CA": "ca.pem"}).is_tls
