@@ -222,7 +222,10 @@ class Offsets(Protocol):
         """How far behind a group is."""
 
     def topics_of(self, group: str) -> list[str]:
-        """The topics a group has progress on, by name."""
+        """The topics a group has progress on, by name; looks at all there is of all groups."""
+
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """The topics that each group has progress on, by name; groups with none are left out."""
 
 
 class Catalogue(Protocol):

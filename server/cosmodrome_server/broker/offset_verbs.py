@@ -107,6 +107,18 @@ class OffsetVerbs(WaitingVerbs):
             if pair[0] == group_id
         )
 
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """See `Offsets`."""
+        catalogue = self._shard.catalogue
+        groups, topics = catalogue.groups_by_id, catalogue.topics_by_id
+        found: dict[str, list[str]] = {}
+        for group_id, topic_id in self._shard.consumptions.by_pair:
+            name = topics[topic_id].topic.name
+            found.setdefault(groups[group_id].group.name, []).append(name)
+        for names in found.values():
+            names.sort()
+        return found
+
     # Pulling
 
     def pull(self, query: PullQuery) -> Pulled:

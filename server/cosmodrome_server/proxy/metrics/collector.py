@@ -231,8 +231,9 @@ class Collector:
 
     def _groups(self) -> Iterator[tuple[Metric, Labels, float]]:
         now_ms = self._clock.now_ms()
+        topics = self._broker.topics_by_group()
         for group in self._broker.groups():
-            for topic in self._broker.topics_of(group.name):
+            for topic in topics.get(group.name, ()):
                 try:
                     lag = self._broker.accumulation(group.name, topic)
                 except BrokerError:

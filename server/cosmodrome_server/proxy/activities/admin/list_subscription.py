@@ -36,8 +36,9 @@ def list_subscription(
             found[key] = subscription_info(
                 session, name, wanted, consistent=session.group in consistent
             )
+    topics = context.broker.topics_by_group()
     for name in [group] if group else [one.name for one in context.broker.groups()]:
-        for read in context.broker.topics_of(name):
+        for read in topics.get(name, ()):
             if not topic or read == topic:
                 found.setdefault((name, read), _offline(name, read))
     return admin.ListSubscriptionResponse(

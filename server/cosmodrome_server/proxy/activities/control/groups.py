@@ -1,5 +1,7 @@
 """Consumer groups: created, changed, listed, deleted (CreateGroup, ListGroups, DeleteGroup)."""
 
+from collections.abc import Iterator, Mapping, Sequence
+
 from cosmodrome_proto import control_pb2 as wire
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_server.errors import BadRequest, ConsumerGroupNotFound, TopicNotFound
@@ -21,10 +23,13 @@ from cosmodrome_server.proxy.convert import (
 )
 from cosmodrome_server.proxy.front import Call
 from cosmodrome_server.proxy.status import OK_STATUS
+from cosmodrome_server.proxy.turns import answer_in_turns
 
 ATTEMPTS_MAX = 1000
 FACTOR_MAX = 100
 MULTIPLIER_MAX = 1000
+# A group takes as long as the bounds of so many queues, and so does how far it is on a topic.
+_COST = 8
 
 
 def create_group(
@@ -63,23 +68,36 @@ def delete_group(
     return wire.DeleteGroupResponse(status=OK_STATUS)
 
 
-def list_groups(
-    context: Context, _call: Call, request: wire.ListGroupsRequest
-) -> wire.ListGroupsResponse:
+def list_groups(context: Context, call: Call, request: wire.ListGroupsRequest) -> None:
     """List groups by name; with `lag`, how far behind they are on each topic they read."""
     response = wire.ListGroupsResponse(status=OK_STATUS)
-    for group in context.broker.groups():
-        if group.name.startswith(request.prefix):
-            state = response.groups.add(group=_to_wire(group))
-            for topic in context.broker.topics_of(group.name) if request.lag else ():
+    groups = [one for one in context.broker.groups() if one.name.startswith(request.prefix)]
+    topics = context.broker.topics_by_group() if request.lag else {}
+    steps = _list(context, groups, topics, response)
+    answer_in_turns(context, "ListGroups", call, response, steps)
+
+
+def _list(
+    context: Context,
+    groups: Sequence[Group],
+    topics: Mapping[str, Sequence[str]],
+    response: wire.ListGroupsResponse,
+) -> Iterator[int]:
+    for group in groups:
+        state = response.groups.add(group=_to_wire(group))
+        yield _COST
+        for topic in topics.get(group.name, ()):
+            try:
                 lag = context.broker.accumulation(group.name, topic)
-                state.progress.add(
-                    topic=topic,
-                    ready=lag.ready,
-                    inflight=lag.inflight,
-                    oldest_unconsumed=to_timestamp(lag.oldest_unconsumed_ms),
-                )
-    return response
+            except (TopicNotFound, ConsumerGroupNotFound):
+                continue  # deleted since
+            state.progress.add(
+                topic=topic,
+                ready=lag.ready,
+                inflight=lag.inflight,
+                oldest_unconsumed=to_timestamp(lag.oldest_unconsumed_ms),
+            )
+            yield _COST
 
 
 def _wanted(context: Context, asked: wire.Group) -> Group:

@@ -1,6 +1,6 @@
 """Topics: created, changed, listed, deleted (CreateTopic, ListTopics, DeleteTopic)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from cosmodrome_proto import control_pb2 as wire
@@ -10,6 +10,7 @@ from cosmodrome_server.proxy.context import Context
 from cosmodrome_server.proxy.convert import kept_duration_ms, to_duration, to_timestamp
 from cosmodrome_server.proxy.front import Call
 from cosmodrome_server.proxy.status import OK_STATUS
+from cosmodrome_server.proxy.turns import answer_in_turns
 
 QUEUES_MAX = 1024
 # Some are numbers, which Python reads up to 4,300 digits.
@@ -47,23 +48,29 @@ def delete_topic(
     return wire.DeleteTopicResponse(status=OK_STATUS)
 
 
-def list_topics(
-    context: Context, _call: Call, request: wire.ListTopicsRequest
-) -> wire.ListTopicsResponse:
+def list_topics(context: Context, call: Call, request: wire.ListTopicsRequest) -> None:
     """List topics by name, with the offsets their queues hold."""
     response = wire.ListTopicsResponse(status=OK_STATUS)
-    for topic in context.broker.topics():
-        if topic.name.startswith(request.prefix):
-            redriven = context.broker.redriven(topic.name)
-            state = response.topics.add(topic=_to_wire(topic), redriven=redriven)
-            for queue_id in range(topic.queues):
-                bounds = context.broker.bounds(topic.name, queue_id)
-                state.queues.add(
-                    queue_id=queue_id,
-                    min_offset=bounds.min_offset,
-                    max_offset=bounds.max_offset,
-                )
-    return response
+    names = [one.name for one in context.broker.topics() if one.name.startswith(request.prefix)]
+    answer_in_turns(context, "ListTopics", call, response, _list(context, names, response))
+
+
+def _list(
+    context: Context, names: Sequence[str], response: wire.ListTopicsResponse
+) -> Iterator[int]:
+    for name in names:
+        if not context.broker.has_topic(name):
+            continue  # deleted since
+        topic = context.broker.topic(name)
+        state = response.topics.add(topic=_to_wire(topic), redriven=context.broker.redriven(name))
+        for queue_id in range(topic.queues):
+            bounds = context.broker.bounds(name, queue_id)
+            state.queues.add(
+                queue_id=queue_id,
+                min_offset=bounds.min_offset,
+                max_offset=bounds.max_offset,
+            )
+        yield topic.queues
 
 
 def _to_wire(topic: Topic) -> wire.Topic:
