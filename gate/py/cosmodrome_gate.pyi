@@ -119,7 +119,7 @@ class Server:
 
         Args:
             methods: Path and kind of each. `/service/*` takes what a service does not list.
-            tcp: Hosts and ports; port 0 takes a free one.
+            tcp: Hosts, with all their addresses, and ports; port 0 takes a free one.
             unix: Paths of unix sockets, never TLS. A stale one is replaced.
             reuse_port: Share the ports with other processes.
             threads: Native threads; a connection belongs to one of them.

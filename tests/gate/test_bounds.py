@@ -95,6 +95,23 @@ def test_empty_messages_that_python_does_not_take_are_bounded(world: World) -> N
         world.wait_for(lambda look: look["seen"].get("message", 0) >= sent)
 
 
+def test_a_stream_of_small_messages_may_fill_its_window(world: World) -> None:
+    """Each in a frame of its own, as many clients send them, while Python takes none."""
+    world.order("pause")
+    with world.client() as client, world.client() as other:
+        stream = client.start(HOLD_BIDI)
+        while client.http2.local_flow_control_window(stream) < MIB:
+            client.receive()
+        while client.http2.outbound_flow_control_window < MIB:
+            client.receive()
+        message = framed(b"small...")
+        count = MIB // len(message)
+        client.raw(b"".join(frame(DATA, 0, stream, message) for _ in range(count)))
+        assert other.call("/test.Nothing/Here", b"").status == 12
+        world.order("resume")
+        world.wait_for(lambda look: look["seen"].get("message", 0) == count)
+
+
 def test_a_message_of_a_stream_is_counted_once() -> None:
     limits = {"message_bytes": 900_000, "inbound_bytes": MIB, "unread_bytes_per_stream": 100_000}
     with World(limits=limits) as world:

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import socket
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,7 @@ def test_a_gzip_bomb_is_refused_before_it_has_unfolded() -> None:
         ([], framed(b"x", flag=1), INTERNAL, "grpc-encoding"),
         ([], framed(b"x", flag=2), INTERNAL, "flag 2"),
         (GZIP, framed(b"no gzip", flag=1), INTERNAL, "gzip"),
+        (GZIP, framed(2 * gzip.compress(b"one"), flag=1), INTERNAL, "one valid"),
         ([("grpc-encoding", "snappy")], framed(b"x"), UNIMPLEMENTED, "grpc-encoding"),
         ([], framed(b"truncated")[:-1], INTERNAL, "ended inside"),
         ([], b"\0\0", INTERNAL, "ended inside"),
@@ -366,6 +368,21 @@ def test_a_client_refused_thousands_of_times_keeps_its_connection(world: World) 
             assert client.wait(stream).status == UNIMPLEMENTED
         assert client.goaway is None
         assert client.call(UNARY, b"x").messages == [b"x"]
+
+
+def test_a_client_refused_while_it_sends_keeps_its_connection() -> None:
+    """What was on its way when its call was refused is passed over, of however many at a time."""
+    part = framed(bytes(20_000))[:4_000]
+    with World(limits={"message_bytes": 1_000}) as world, world.client() as client:
+        for _ in range(8):
+            streams = [client.start(UNARY) for _ in range(100)]
+            for stream in streams:
+                client.send(stream, part)
+            assert {client.wait(stream).status for stream in streams} == {RESOURCE_EXHAUSTED}
+            late = [struct.pack(">BHBBI", 0, len(part), 0, 0, stream) + part for stream in streams]
+            client.raw(b"".join(late * 4))
+        assert client.call(UNARY, b"x").messages == [b"x"]
+        assert client.goaway is None
 
 
 @pytest.mark.parametrize(("budget_us", "polls"), [(1_000_000, True), (0, False)])

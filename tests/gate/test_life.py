@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -121,6 +122,26 @@ def test_a_unix_socket_somebody_serves_is_left_alone(tmp_path: Path) -> None:
             gate.Server(METHODS, unix=[path])
         with Http2(str(path)) as client:
             assert client.call(UNARY, b"x").messages == [b"x"]
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
+def test_a_unix_socket_of_somebody_who_does_not_accept_is_left_alone(
+    tmp_path: Path, kind: socket.SocketKind
+) -> None:
+    path = tmp_path / "gate.sock"
+    with contextlib.ExitStack() as stack:
+        theirs = stack.enter_context(socket.socket(socket.AF_UNIX, kind))
+        theirs.bind(str(path))
+        if kind == socket.SOCK_STREAM:
+            theirs.listen(0)
+            with contextlib.suppress(BlockingIOError):
+                while True:  # as many as it lets wait: who waited behind them would not come back
+                    client = stack.enter_context(socket.socket(socket.AF_UNIX))
+                    client.setblocking(False)
+                    client.connect(str(path))
+        with pytest.raises(OSError, match="in use"):
+            gate.Server(METHODS, unix=[path])
+        assert path.is_socket()
 
 
 @pytest.mark.parametrize("name", ["missing/gate.sock", "x" * 200])
@@ -297,6 +318,19 @@ def test_an_idle_connection_is_told_to_go_and_a_busy_one_stays() -> None:
         assert idle.goaway == 0
         busy.send(stream, framed(b"still"), end=True)
         assert busy.wait(stream).messages == [b"still"]
+
+
+def test_a_connection_is_not_idle_while_it_makes_calls_however_short() -> None:
+    with World(limits={"idle_ms": 1_000}) as world, world.client() as client:
+        began = last = time.monotonic()
+        longest_s = 0.0
+        while client.goaway is None and last < began + 2.5:
+            assert client.call(UNARY, b"x").messages == [b"x"]
+            if select.select([client.socket], [], [], 0.02)[0]:
+                client.receive()
+            now = time.monotonic()
+            longest_s, last = max(longest_s, now - last), now
+        assert client.goaway is None or longest_s > 0.9, "it was told to go between two calls"
 
 
 def test_a_silent_peer_is_pinged_again_and_again_and_one_that_answers_is_kept() -> None:

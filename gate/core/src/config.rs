@@ -32,8 +32,8 @@ pub struct Config {
     /// Path and kind of every method; an event names a method by its place here. `/service/*` takes what
     /// a service does not list.
     pub methods: Vec<(String, Kind)>,
-    /// TCP addresses to listen on; port 0 takes a free one.
-    pub tcp: Vec<SocketAddr>,
+    /// TCP hosts to listen on, each with its addresses; port 0 takes a free one, the same for all of a host.
+    pub tcp: Vec<Vec<SocketAddr>>,
     /// Unix sockets to listen on (never TLS).
     pub unix: Vec<PathBuf>,
     /// Share the TCP ports with other processes (`SO_REUSEPORT`).

@@ -31,6 +31,12 @@ const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 const SEND_BUFFER_BYTES: usize = 256 << 10;
 const RESET_BURST_SECONDS: u64 = 10;
 const STREAMS_PER_TURN: usize = 256;
+/// How long what a client still sends of a refused call is passed over. Later it counts as a client's error,
+/// of which a connection may make a thousand in its life.
+const REFUSED_KEPT: Duration = Duration::from_secs(30);
+/// However small, a frame of data that is not read yet takes 256 bytes. Enough for a stream's window of messages
+/// of three bytes that Python is slow to take; whoever sends more is cut off.
+const SMALL_FRAMES_BYTES: usize = 32 << 20;
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// What the streams of a connection share.
@@ -177,6 +183,9 @@ fn builder(limits: &Limits) -> server::Builder {
         .max_concurrent_streams(Limits::small(limits.streams_per_connection))
         .max_header_list_size(Limits::small(limits.header_bytes))
         .max_send_buffer_size(SEND_BUFFER_BYTES)
+        .max_concurrent_reset_streams(Limits::size(limits.streams_per_connection))
+        .reset_stream_duration(REFUSED_KEPT)
+        .data_frame_budget(SMALL_FRAMES_BYTES)
         // Those reset before they were looked at, in one read.
         .max_pending_accept_reset_streams(Limits::size(
             limits.resets_per_s.saturating_mul(RESET_BURST_SECONDS),
@@ -196,7 +205,10 @@ struct Life {
     retired: Option<Instant>,
     heard: (u64, Instant),
     pinged: Option<Instant>,
-    busy: Instant,
+    /// Streams so far.
+    streams: u64,
+    /// Those there had been when it was last seen to have some, or to have had some since.
+    busy: (u64, Instant),
     written: (u64, Instant),
 }
 
@@ -219,7 +231,8 @@ impl Life {
             retired: None,
             heard: (0, now),
             pinged: None,
-            busy: now,
+            streams: 0,
+            busy: (0, now),
             written: (0, now),
         }
     }
@@ -273,9 +286,11 @@ impl Life {
 
     /// Read, write, and hand on what arrived. Ready when the connection is over.
     fn poll_streams(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.traffic.begin_turn();
         for _ in 0..STREAMS_PER_TURN {
             match self.http2.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => {
+                    self.streams = self.streams.wrapping_add(1);
                     crate::call::accept(&self.reactor, &self.connection, request, respond);
                 }
                 Poll::Ready(Some(Err(error))) => {
@@ -329,18 +344,18 @@ impl Life {
     /// heard of that are finished.
     fn is_idle_for_good(&mut self, now: Instant) -> bool {
         let limits = &self.reactor.shared.config.limits;
-        if self.http2.has_streams() {
-            self.busy = now;
+        if self.http2.has_streams() || self.streams != self.busy.0 {
+            self.busy = (self.streams, now);
             return false;
         }
         match self.retired {
-            None if now.duration_since(self.busy) >= millis(limits.idle_ms) => {
+            None if now.duration_since(self.busy.1) >= millis(limits.idle_ms) => {
                 self.http2.graceful_shutdown();
                 self.retired = Some(now);
                 false
             }
             None => false,
-            Some(at) => now.duration_since(at.max(self.busy)) >= millis(limits.ping_timeout_ms),
+            Some(at) => now.duration_since(at.max(self.busy.1)) >= millis(limits.ping_timeout_ms),
         }
     }
 }

@@ -11,7 +11,7 @@
 //! bytes costs five bytes.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use flate2::read::GzDecoder;
+use flate2::bufread::GzDecoder;
 use std::fmt;
 use std::io::Read;
 
@@ -42,7 +42,7 @@ pub enum FrameError {
     UnknownFlag(u8),
     /// A compressed message on a stream that named no encoding.
     NotEncoded,
-    /// A compressed message that does not decompress.
+    /// A compressed message that is not one whole gzip stream.
     Corrupt,
     /// The stream ended inside a message.
     Truncated,
@@ -59,7 +59,7 @@ impl fmt::Display for FrameError {
             }
             Self::UnknownFlag(flag) => write!(f, "message flag {flag} is neither 0 nor 1"),
             Self::NotEncoded => write!(f, "compressed message without a grpc-encoding"),
-            Self::Corrupt => write!(f, "compressed message is no valid gzip"),
+            Self::Corrupt => write!(f, "compressed message is not one valid gzip stream"),
             Self::Truncated => write!(f, "the stream ended inside a message"),
         }
     }
@@ -188,7 +188,12 @@ impl Decompressor {
         if self.output.len() > self.limit {
             return Err(FrameError::TooLarge { bytes: self.output.len() as u64, limit: self.limit as u64 });
         }
-        Ok((read as u64) < step)
+        let is_complete = (read as u64) < step;
+        // What follows would be lost without a word.
+        if is_complete && self.decoder.get_ref().get_ref().has_remaining() {
+            return Err(FrameError::Corrupt);
+        }
+        Ok(is_complete)
     }
 
     /// Bytes so far.

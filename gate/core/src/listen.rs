@@ -36,10 +36,11 @@ impl Drop for Unlink {
 pub(crate) fn bind(config: &Config) -> io::Result<(Vec<Bound>, Vec<SocketAddr>)> {
     let mut bound = Vec::new();
     let mut addresses = Vec::new();
-    for address in &config.tcp {
-        let socket = listen_tcp(*address, config.reuse_port).map_err(|error| of(address, &error))?;
-        addresses.extend(socket.local_addr()?.as_socket());
-        bound.push(Bound::Tcp(socket));
+    for host in &config.tcp {
+        for (socket, address) in listen_host(host, config.reuse_port)? {
+            addresses.push(address);
+            bound.push(Bound::Tcp(socket));
+        }
     }
     for path in &config.unix {
         let socket = listen_unix(path).map_err(|error| of(path.display(), &error))?;
@@ -51,6 +52,36 @@ pub(crate) fn bind(config: &Config) -> io::Result<(Vec<Bound>, Vec<SocketAddr>)>
 /// Say which address an error is about.
 fn of(address: impl std::fmt::Display, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{address}: {error}"))
+}
+
+/// Listen on every address of a host, on one port. Those this machine does not have may be missing, not all.
+fn listen_host(addresses: &[SocketAddr], reuse_port: bool) -> io::Result<Vec<(socket2::Socket, SocketAddr)>> {
+    let mut listening: Vec<(socket2::Socket, SocketAddr)> = Vec::new();
+    let mut missing = None;
+    for address in addresses {
+        let mut address = *address;
+        if let Some((_, first)) = listening.first() {
+            address.set_port(first.port());
+        }
+        match listen_tcp(address, reuse_port) {
+            Ok(socket) => {
+                let address = socket.local_addr()?.as_socket().unwrap_or(address);
+                listening.push((socket, address));
+            }
+            Err(error) if is_elsewhere(&error) => missing = Some(of(address, &error)),
+            Err(error) => return Err(of(address, &error)),
+        }
+    }
+    match missing {
+        Some(error) if listening.is_empty() => Err(error),
+        _ => Ok(listening),
+    }
+}
+
+/// Whether this machine does not have the address, or nothing of its kind.
+fn is_elsewhere(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable
+        || error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
 }
 
 fn listen_tcp(address: SocketAddr, reuse_port: bool) -> io::Result<socket2::Socket> {
@@ -81,13 +112,15 @@ fn listen(socket: &socket2::Socket, address: &SockAddr) -> io::Result<()> {
 
 /// Remove a socket nobody answers on; leave one that is served, and what is no socket.
 fn remove_stale(path: &Path) -> io::Result<()> {
-    match std::fs::symlink_metadata(path) {
-        Ok(found) if found.file_type().is_socket() => {
-            if std::os::unix::net::UnixStream::connect(path).is_err() {
-                std::fs::remove_file(path)?;
-            }
-            Ok(())
-        }
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    if !is_socket {
+        return Ok(());
+    }
+    let visitor = socket2::Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    // Whoever serves it may be slow to accept, forbid us, or speak in datagrams: only nobody refuses.
+    visitor.set_nonblocking(true)?;
+    match visitor.connect(&SockAddr::unix(path)?) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path),
         _ => Ok(()),
     }
 }
@@ -175,5 +208,42 @@ impl Listener {
                 Ok((Accepted::Unix(stream.into_std()?), String::from("unix:")))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    fn loopback(port: u16) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, port).into()
+    }
+
+    // Of the addresses for documentation, which no machine has.
+    fn elsewhere(port: u16) -> SocketAddr {
+        (Ipv4Addr::new(192, 0, 2, 1), port).into()
+    }
+
+    #[test]
+    fn of_a_host_every_address_that_is_here_is_had_on_one_port() -> io::Result<()> {
+        let listening = listen_host(&[elsewhere(0), loopback(0), loopback(0)], true)?;
+        let addresses: Vec<_> = listening.iter().map(|(_, address)| *address).collect();
+        assert!(addresses.first().is_some_and(|first| first.port() > 0));
+        assert!(matches!(addresses.as_slice(), [first, second] if first == second));
+        Ok(())
+    }
+
+    #[test]
+    fn a_host_is_not_had_where_it_is_elsewhere_or_its_port_is_taken() -> io::Result<()> {
+        let says = |addresses: &[SocketAddr]| match listen_host(addresses, false) {
+            Ok(_) => String::new(),
+            Err(error) => error.to_string(),
+        };
+        assert!(says(&[elsewhere(9)]).starts_with("192.0.2.1:9: "));
+        let taken = listen_host(&[loopback(0)], false)?;
+        let Some((_, address)) = taken.first() else { return Ok(()) };
+        assert!(says(&[elsewhere(address.port()), *address]).starts_with(&address.to_string()));
+        Ok(())
     }
 }

@@ -29,6 +29,8 @@ use tokio_rustls::server::TlsStream;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const TLS_HANDSHAKE: u8 = 0x16;
+/// Read at once; then it is the turn of other connections, and of what this one's streams have brought.
+const READ_PER_TURN: u64 = 64 << 10;
 const METHODS: [&[u8]; 9] =
     [b"GET ", b"POST ", b"PUT ", b"HEAD ", b"OPTIONS ", b"DELETE ", b"PATCH ", b"CONNECT ", b"TRACE "];
 const HTTP1_ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: 57\r\n\
@@ -46,13 +48,29 @@ pub(crate) enum Socket {
 /// What went over a connection, for its own watch and for the statistics.
 pub(crate) struct Traffic {
     pub(crate) read: Cell<u64>,
+    /// Of that, in turns that are over.
+    read_before: Cell<u64>,
     resets: RefCell<Resets>,
     statistics: Arc<Statistics>,
 }
 
 impl Traffic {
     pub(crate) fn new(statistics: Arc<Statistics>, resets: Resets) -> Rc<Self> {
-        Rc::new(Self { read: Cell::new(0), resets: RefCell::new(resets), statistics })
+        Rc::new(Self {
+            read: Cell::new(0),
+            read_before: Cell::new(0),
+            resets: RefCell::new(resets),
+            statistics,
+        })
+    }
+
+    /// It may read on.
+    pub(crate) fn begin_turn(&self) {
+        self.read_before.set(self.read.get());
+    }
+
+    fn has_had_its_turn(&self) -> bool {
+        self.read.get().wrapping_sub(self.read_before.get()) >= READ_PER_TURN
     }
 }
 
@@ -303,6 +321,10 @@ impl AsyncRead for Transport {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.traffic.has_had_its_turn() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
         let fresh = buf.filled_mut().get_mut(before..).unwrap_or_default();

@@ -133,6 +133,7 @@ fn a_message_is_decompressed_up_to_the_limit_and_not_beyond() {
     assert!(matches!(unzipped(zipped(&text), (1 << 20) - 1), Err(FrameError::TooLarge { .. })));
     assert_eq!(unzipped(zipped(&[]), 0), Ok(Bytes::new()));
     assert_eq!(unzipped(b"plain".to_vec(), 100), Err(FrameError::Corrupt));
+    assert_eq!(unzipped([zipped(b"one"), zipped(b"two")].concat(), 100), Err(FrameError::Corrupt));
 }
 
 #[test]

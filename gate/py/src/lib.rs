@@ -180,11 +180,21 @@ fn method((path, kind): (String, u8)) -> PyResult<(String, Kind)> {
     Ok((path, kind))
 }
 
-fn resolve((host, port): (String, u16)) -> Result<SocketAddr, StartError> {
-    let mut found = (host.as_str(), port)
+/// The addresses of a host, each once: `localhost` has one of IPv4 and one of IPv6.
+fn resolve((host, port): (String, u16)) -> Result<Vec<SocketAddr>, StartError> {
+    let found = (host.as_str(), port)
         .to_socket_addrs()
         .map_err(|error| std::io::Error::new(error.kind(), format!("{host}:{port}: {error}")))?;
-    found.next().ok_or_else(|| StartError::Config(format!("host {host:?} has no address")))
+    let mut addresses = Vec::new();
+    for address in found {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    if addresses.is_empty() {
+        return Err(StartError::Config(format!("host {host:?} has no address")));
+    }
+    Ok(addresses)
 }
 
 fn limits_of(changes: Option<&Bound<'_, PyDict>>) -> PyResult<Limits> {
