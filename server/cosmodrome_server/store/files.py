@@ -21,6 +21,9 @@ from cosmodrome_server.errors import StoreLocked
 _PARTS_MAX = 1_000
 # Write and sync in one; 0 where the system has no such thing.
 _DSYNC: int = getattr(os, "RWF_DSYNC", 0)
+# What a system call says that the kernel, a sandbox or the file system does not know.
+_NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS)
+_ZERO_BYTES = 1 << 20
 
 
 class File(Protocol):
@@ -85,6 +88,7 @@ class OsFile:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        self._has_dsync = bool(_DSYNC)
 
     def read(self, position: int, length: int) -> bytes:
         """See `File`."""
@@ -114,15 +118,21 @@ class OsFile:
             rest = rest[written:]
 
     def write_through(self, position: int, parts: Sequence[bytes]) -> None:
-        """See `File`; one system call where Linux has it.
+        """See `File`; one system call where the system has it.
 
         The thread gives up the interpreter once instead of twice, and on a busy broker it
         waits for its return each time: up to sys.getswitchinterval().
         """
-        if _DSYNC and len(parts) <= _PARTS_MAX:
+        if self._has_dsync and len(parts) <= _PARTS_MAX:
             length = sum(map(len, parts))
-            if os.pwritev(self._descriptor, parts, position, _DSYNC) == length:
-                return
+            try:
+                if os.pwritev(self._descriptor, parts, position, _DSYNC) == length:
+                    return
+            except OSError as error:
+                if error.errno not in _NOT_SUPPORTED:
+                    raise
+                # An old kernel, or a sandbox: nothing was tried, nothing failed.
+                self._has_dsync = False
         # Short, or more parts than one call takes: once more from the beginning.
         self.write(position, parts)
         self.sync()
@@ -133,7 +143,15 @@ class OsFile:
 
     def allocate(self, position: int, length: int) -> None:
         """See `File`."""
-        os.posix_fallocate(self._descriptor, position, length)
+        try:
+            os.posix_fallocate(self._descriptor, position, length)
+        except OSError as error:
+            if error.errno not in _NOT_SUPPORTED:
+                raise
+            # Not every C library does this where the file system cannot reserve.
+            end = position + length
+            for start in range(max(position, self.size()), end, _ZERO_BYTES):
+                self.write(start, [bytes(min(_ZERO_BYTES, end - start))])
 
     def size(self) -> int:
         """See `File`."""

@@ -66,6 +66,68 @@ def test_a_short_write_through_is_finished_and_synced(
     file.close()
 
 
+def test_without_a_write_that_syncs_it_is_written_and_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    asked: list[int] = []
+    file = OsFiles().open(tmp_path / "a", create=True)
+    real = os.pwritev
+
+    def pwritev(descriptor: int, parts: list[bytes], position: int, flags: int = 0) -> int:
+        asked.append(flags)
+        if flags:
+            raise OSError(errno.EOPNOTSUPP, "no such flag here")
+        return real(descriptor, parts, position)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+
+    for at in range(3):
+        file.write_through(at, [b"x"])
+
+    assert file.read(0, 100) == b"xxx"
+    assert len(synced) == 3
+    assert [bool(flags) for flags in asked] == [True, False, False, False]
+    file.close()
+
+
+def test_a_write_through_that_fails_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    file = OsFiles().open(tmp_path / "a", create=True)
+
+    def pwritev(_: int, parts: list[bytes], __: int, flags: int = 0) -> int:
+        asked.append(flags)
+        raise OSError(errno.EIO, "the disk fails")
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    with pytest.raises(OSError, match="the disk fails"):
+        file.write_through(0, [b"x"])
+
+    assert len(asked) == 1
+    file.close()
+
+
+@pytest.mark.parametrize("size", [0, 3, 3_000_000])
+def test_where_nothing_can_be_reserved_zeros_are_written_behind_what_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "this file system reserves nothing")
+
+    file = OsFiles().open(tmp_path / "a", create=True)
+    file.write(0, [b"x" * size])
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+
+    file.allocate(1, 2_100_000)
+
+    end = max(size, 2_100_001)
+    assert file.read(0, 1 << 23) == b"x" * size + bytes(end - size)
+    file.close()
+
+
 def test_a_gap_and_allocated_space_read_as_zeros(files: Files, tmp_path: Path) -> None:
     file = files.open(tmp_path / "a", create=True)
     file.write(3, [b"x"])
