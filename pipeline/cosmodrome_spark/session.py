@@ -59,7 +59,8 @@ def build_session(
 
     Args:
         options: See there; None for the defaults.
-        python: What Spark starts as Python, unless PYSPARK_PYTHON says; None for this one.
+        python: What Spark starts as Python, unless PYSPARK_PYTHON says; None for this one. What
+            it leads to has what this one has.
 
     Raises:
         MissingDependency: pyspark or Java is not installed.
@@ -81,7 +82,15 @@ def build_session(
     if options.shuffle_partitions is None:
         cores = spark.sparkContext.defaultParallelism
         spark.conf.set("spark.sql.shuffle.partitions", cores)
-    register(spark)
+    if python is not None and os.environ["PYSPARK_DRIVER_PYTHON"] == python:
+        # Whatever its name is, it was made to lead here: there is nothing to warn of.
+        from cosmodrome_spark.source.data_source import (  # noqa: PLC0415  # Spark is optional
+            RocketMQDataSource,
+        )
+
+        spark.dataSource.register(RocketMQDataSource)
+    else:
+        register(spark)
     return spark
 
 

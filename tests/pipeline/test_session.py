@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cosmodrome_spark.session import foreign_python
+from cosmodrome_spark.session import build_session, foreign_python
 
 VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 
@@ -42,3 +42,15 @@ def test_a_variable_goes_before_the_path(
 @pytest.mark.usefixtures("other")
 def test_nothing_is_said_of_the_machines_of_a_cluster() -> None:
     assert foreign_python("spark://host:7077") is None
+
+
+@pytest.mark.usefixtures("spark")  # which build_session then takes
+def test_nothing_is_said_of_a_python_that_was_made_to_lead_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "/launchers/python")
+
+    build_session(python="/launchers/python")
+    with pytest.warns(RuntimeWarning, match="/launchers/python"):
+        build_session()
