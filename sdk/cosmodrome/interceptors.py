@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from cosmodrome.errors import IllegalArgument
+from cosmodrome.errors import CosmodromeError, IllegalArgument
 
 _log = logging.getLogger("cosmodrome")
 
@@ -108,8 +108,27 @@ class Interceptors:
     def around(self, context: HookContext) -> Iterator[HookContext]:
         """Run every `before`, the block, and every `after`, which sees what the block raised."""
         self.before(context)
-        try:
+        with self._until_after(context):
             yield context
+
+    @contextmanager
+    def around_ours(self, context: HookContext) -> Iterator[HookContext]:
+        """As `around`, of work that a client does by itself and tries again.
+
+        Raises:
+            CosmodromeError: What a `before` raised, as an error of ours.
+        """
+        try:
+            self.before(context)
+        except Exception as error:
+            raise refusal(error) from error
+        with self._until_after(context):
+            yield context
+
+    @contextmanager
+    def _until_after(self, context: HookContext) -> Iterator[None]:
+        try:
+            yield
         except BaseException as error:
             context.error = error
             raise
@@ -123,3 +142,12 @@ class Interceptors:
                 interceptor.after(context)
             except Exception:
                 _log.exception("interceptor %r failed after %s", interceptor, context.point.value)
+
+
+def refusal(error: Exception) -> CosmodromeError:
+    """What an interceptor raised, as an error of ours."""
+    if isinstance(error, CosmodromeError):
+        return error
+    refused = IllegalArgument(f"an interceptor refused: {error!r}")
+    refused.__cause__ = error
+    return refused

@@ -434,3 +434,52 @@ async def reaches(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110 - counters of a listener say nothing by themselves
             await asyncio.sleep(0.01)
+
+
+class Vetoes(Interceptor):
+    """Raises once, at one point."""
+
+    def __init__(self, point: HookPoint) -> None:
+        self._point: HookPoint | None = point
+
+    def before(self, context: HookContext) -> None:
+        if context.point is self._point:
+            self._point = None
+            raise ValueError("not this time")
+
+
+@pytest.mark.parametrize(
+    "point", [HookPoint.RECEIVE, HookPoint.ACK, HookPoint.CHANGE_INVISIBLE_DURATION]
+)
+async def test_what_an_interceptor_refuses_is_tried_again(
+    own_broker: TestBroker, point: HookPoint
+) -> None:
+    own_broker.create_group("g", backoff=(timedelta(milliseconds=50),))
+    seen = Seen(lambda m: FAILURE if m.delivery_attempt == 1 else SUCCESS)
+    await send(own_broker, "t", b"x")
+    async with PushConsumer(
+        own_broker.endpoint,
+        group="g",
+        subscriptions={"t": "*"},
+        listener=seen,
+        interceptors=[Vetoes(point)],
+    ):
+        await seen.count(2)
+        await settled(own_broker)
+
+
+async def test_a_dead_letter_that_an_interceptor_refuses_is_tried_again(
+    own_broker: TestBroker,
+) -> None:
+    ordered(own_broker, max_attempts=1)
+    seen = Seen(lambda m: FAILURE if m.body == b"bad" else SUCCESS)
+    await send(own_broker, "t", b"bad", b"good", group="one")
+    async with PushConsumer(
+        own_broker.endpoint,
+        group="g",
+        subscriptions={"t": "*"},
+        listener=seen,
+        interceptors=[Vetoes(HookPoint.FORWARD_TO_DEAD_LETTER_QUEUE)],
+    ):
+        await seen.count(2)
+        await settled(own_broker, lambda left: left.dead == {"g": 1} and not left.in_flight)

@@ -83,7 +83,7 @@ class Consumer(Client):
         if not self._interceptors:
             return await self._receive_once(queue, request, timeout_s)
         context = HookContext(HookPoint.RECEIVE, self._client_id, queue.topic, self._group)
-        with self._interceptors.around(context):
+        with self._interceptors.around_ours(context):
             received = await self._receive_once(queue, request, timeout_s)
             context.messages = list(received.messages)
         return received

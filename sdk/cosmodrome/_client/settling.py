@@ -21,12 +21,11 @@ from cosmodrome._core import status
 from cosmodrome._core.endpoints import Endpoints
 from cosmodrome.errors import (
     CosmodromeError,
-    IllegalArgument,
     InternalError,
     InvalidReceiptHandle,
     NotRunning,
 )
-from cosmodrome.interceptors import HookContext, HookPoint, Interceptors
+from cosmodrome.interceptors import HookContext, HookPoint, Interceptors, refusal
 from cosmodrome.message import MessageView, Receipt
 from cosmodrome_proto import Duration
 from cosmodrome_proto import definition_pb2 as pb
@@ -100,7 +99,7 @@ class Settler:
             self._interceptors.before(context)
         except Exception as error:
             refused: Future[None] = asyncio.get_running_loop().create_future()
-            refused.set_exception(_refusal(error))
+            refused.set_exception(refusal(error))
             return refused
 
         def after(done: "Future[None]") -> None:
@@ -211,7 +210,8 @@ class Settler:
         if message.lite_topic:
             request.lite_topic = message.lite_topic
         where = self._where(receipt)
-        with self._interceptors.around(self._hook(HookPoint.CHANGE_INVISIBLE_DURATION, message)):
+        context = self._hook(HookPoint.CHANGE_INVISIBLE_DURATION, message)
+        with self._interceptors.around_ours(context):
             answer = await self._rpc.call(where, "ChangeInvisibleDuration", request)
             receipt.handle = answer.check().receipt_handle or receipt.handle
 
@@ -249,7 +249,7 @@ class Settler:
         if message.lite_topic:
             request.lite_topic = message.lite_topic
         where, point = self._where(receipt), HookPoint.FORWARD_TO_DEAD_LETTER_QUEUE
-        with self._interceptors.around(self._hook(point, message)):
+        with self._interceptors.around_ours(self._hook(point, message)):
             (await self._rpc.call(where, "ForwardMessageToDeadLetterQueue", request)).check()
 
     async def forward_for_sure(self, message: MessageView, max_attempts: int) -> None:
@@ -327,15 +327,6 @@ def receipt_of(message: MessageView) -> Receipt:
     """The receipt of a view that came from a receive."""
     assert message.receipt is not None, "the message was not received, it cannot be settled"
     return message.receipt
-
-
-def _refusal(error: Exception) -> CosmodromeError:
-    """What an interceptor raised, as an error of ours."""
-    if isinstance(error, CosmodromeError):
-        return error
-    refused = IllegalArgument(f"an interceptor refused: {error!r}")
-    refused.__cause__ = error
-    return refused
 
 
 def _error_of(future: "Future[None]") -> BaseException | None:
