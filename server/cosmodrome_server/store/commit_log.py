@@ -70,6 +70,7 @@ _LAST_BYTES = 256 * 1024
 # What a message leaves: the state record that goes with it must never be what finds no space. The
 # longest is the mark of a batch of the pipeline (proxy.bulk.staging), whose job has a long name.
 _BEHIND_BYTES = 2_048
+_SNAPSHOT_AT = segment.HEADER_BYTES + FRAME_HEADER_BYTES
 _TICK_S = 1.0
 _OF_THE_LOG = frozenset((RecordKind.SNAPSHOT_END, RecordKind.QUEUE_ENDS))
 
@@ -191,7 +192,7 @@ class CommitLog:
         # After a clean stop no frame says how late it was.
         self._timestamp_ms = max(ending.timestamp_ms, self._queues.last_ms())
         if current is None:
-            self._begin_segment(self._space.first(), [])
+            self._begin_segment(self._space.first(), encode_snapshot(b"", ()))
         else:
             mend_tail(self._platform.files, self._directory, current, ending)
             file = self._reader.file(current.number)
@@ -468,12 +469,15 @@ class CommitLog:
         spare = self._space.take_spare()
         if spare is None:
             return False
+        snapshot = encode_snapshot(encode_queue_ends(self._queues.ends()), self._snapshot())
+        if not self._space.enlarge(spare, _SNAPSHOT_AT + len(snapshot[0])):
+            return False
         sealed = self._queues.seal(self._segment.header, self._timestamp_ms)
-        self._begin_segment(spare, self._snapshot())
+        self._begin_segment(spare, snapshot)
         self._platform.background.submit(partial(self._background.seal, sealed))
         return True
 
-    def _begin_segment(self, spare: Spare, rows: Iterable[Row]) -> None:
+    def _begin_segment(self, spare: Spare, snapshot: tuple[bytes, int]) -> None:
         """The open frame, still empty, becomes the first of a new segment."""
         header = SegmentHeader(
             number=self._reader.last_number + 1,
@@ -485,14 +489,12 @@ class CommitLog:
         self._set_segment(Segment(header, spare.file, header.seed, *[spare.capacity] * 2))
         self._pending_spare = spare.path
         self._begin_frame(segment.HEADER_BYTES, self._writer.bytes_writing)
-        snapshot, records = encode_snapshot(encode_queue_ends(self._queues.ends()), rows)
-        self._parts.append(snapshot)
-        self._position += len(snapshot)
-        self._records = self._snapshot_records = records
+        rows, self._records = snapshot
+        self._snapshot_records = self._records
+        self._parts.append(rows)
+        self._position += len(rows)
         # A state larger than the file must not make every segment end where it begins.
         snapshot_bytes = self._position & OFFSET_MASK
-        if snapshot_bytes > spare.capacity:
-            self._space.extend(self._segment, snapshot_bytes, may_use_reserve=True)
         self._roll_at += snapshot_bytes
         self._spare_at += snapshot_bytes
         self._set_limits(self._writer.bytes_writing)

@@ -68,6 +68,8 @@ class Space:
         self._segment_bytes = segment_bytes
         self._reserve_bytes = reserve_bytes
         self._spare: Spare | None = None
+        # The state did not fit into it the last time.
+        self._is_spare_small = False
         # Each spare has a name of its own: the one that was taken keeps its name until its
         # first frame is written, while the next one is made already.
         self._leftovers = [name for name in files.names(directory) if _is_spare(name)]
@@ -78,9 +80,32 @@ class Space:
         self.is_full = False
 
     def take_spare(self) -> Spare | None:
-        """The next segment's file; it is the caller's now."""
+        """The next segment's file; it is the caller's now. None if there is none of use."""
+        if self._is_spare_small:
+            return None
         spare, self._spare = self._spare, None
         return spare
+
+    def enlarge(self, spare: Spare, end: int) -> bool:
+        """Have space up to byte `end` in a spare that was taken.
+
+        False if the disk is full: then it is given back, and asked for again in a while.
+        """
+        try:
+            if end > spare.capacity:
+                spare.file.allocate(spare.capacity, end - spare.capacity)
+                spare.capacity = end
+        except OSError as error:
+            _log.warning("no_space_for_state bytes=%d error=%s", end, error)
+            self.is_full = self._is_spare_small = True
+            if self._spare is None:
+                self._spare = spare
+            else:
+                # Retention left another one meanwhile.
+                spare.file.close()
+                self._files.remove(spare.path)
+            return False
+        return True
 
     def first(self) -> Spare:
         """The file of the very first segment.
@@ -100,6 +125,7 @@ class Space:
 
     def prepare(self) -> None:
         """Have a spare and the reserve, if there is space; on the background thread."""
+        self._is_spare_small = False
         if self._spare is None:
             spare = self._find()
             # Before the loop may take it: then there is none, and yet space.

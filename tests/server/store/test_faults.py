@@ -159,6 +159,29 @@ def test_on_a_full_disk_messages_are_refused_and_everything_else_goes_on() -> No
         world.send(0, b"x")
 
 
+def test_a_state_that_a_new_segment_has_no_space_for_waits_in_the_old_one() -> None:
+    world = World(options=msgspec.structs.replace(SMALL, segment_bytes=64 << 10, reserve_bytes=0))
+    for n in range(3_000):
+        world.counters[b"counter-%06d" % n] = n
+    # For the spare there is space, and not for the 100 KiB of the state.
+    world.disk.bytes_max = world.disk.used_bytes + 70_000
+    world.background.tick()
+    sent = fill(world)
+
+    assert len(world.log.segments()) == 1
+    for _ in range(20):
+        world.ack(b"counter-000001")
+        world.commit()
+    assert world.counters[b"counter-000001"] == 21
+    world.disk.bytes_max = None
+    world.background.tick()
+    world.send(0, b"welcome")
+    world.commit()
+    assert len(world.log.segments()) == 2
+    assert world.messages(1, 0)[-1] == (sent, b"welcome")
+    assert world.killed().state() == world.state()
+
+
 def test_when_there_is_space_again_messages_are_taken_without_a_restart() -> None:
     world = World()
     world.disk.bytes_max = 60_000
