@@ -15,6 +15,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -149,6 +150,15 @@ class Sessions:
         if self._known.touch(client_id, now_ms) is None:
             bare = ClientSession(client_id, ClientType.UNSPECIFIED, group=group)
             self._known.register(bare, now_ms)
+
+    def note_renewed(self, client_id: str, group: str) -> None:
+        """A client is given messages that are renewed for it: its silence must be heard of.
+
+        It may have said good-bye since it asked for them.
+        """
+        if self._known.get(client_id) is None:
+            with suppress(OverloadedError):  # it has them already
+                self.note_receiver(client_id, group)
 
     def end(self, client_id: str) -> ClientSession | None:
         """Forget a client at once and release what is renewed for it."""

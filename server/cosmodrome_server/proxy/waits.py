@@ -4,6 +4,8 @@
     group deleted, created, changed ─┴─▶ who waits for it asks once more, in a later turn:
                                          an error is told at once, messages are taken, or it waits
                                          on until the deadline it had
+    client said good-bye ───▶ its receives are answered with nothing: what they were given would be
+                              hidden with nobody to read it
 
 A topic that was deleted and one of its name that comes after it are two: who waits for the first
 would hear nothing of the second.
@@ -16,6 +18,7 @@ from itertools import islice
 from cosmodrome_server.model.queries import PullQuery, ReceiveQuery
 
 AskAgain = Callable[[], None]
+Leave = Callable[[], None]
 # Asking takes some 10 µs each.
 _ASKED_PER_TURN = 256
 
@@ -28,10 +31,17 @@ class Waits:
     def __init__(self) -> None:
         self._of_topics: _ByName = {}
         self._of_groups: _ByName = {}
+        self._of_clients: _ByName = {}
         self._last_number = 0
 
     def __len__(self) -> int:
         return sum(map(len, self._of_topics.values()))
+
+    def begin_receive(self, query: ReceiveQuery, ask_again: AskAgain, leave: Leave) -> int:
+        """Note a receive that waits; returns the number to end it by."""
+        number = self.begin(query, ask_again)
+        self._of_clients.setdefault(query.client_id, {})[number] = leave
+        return number
 
     def begin(self, query: ReceiveQuery | PullQuery, ask_again: AskAgain) -> int:
         """Note who waits; returns the number to end it by."""
@@ -45,6 +55,13 @@ class Waits:
         """Forget a wait that ended; one that did before is nothing."""
         _take_out(self._of_topics, query.topic, number)
         _take_out(self._of_groups, query.group, number)
+        if isinstance(query, ReceiveQuery):
+            _take_out(self._of_clients, query.client_id, number)
+
+    def client_left(self, client_id: str) -> None:
+        """Let the receives of a client that said good-bye end."""
+        for leave in list(self._of_clients.get(client_id, {}).values()):
+            leave()
 
     def topic_changed(self, name: str) -> None:
         """Let who waits for the topic ask again."""

@@ -15,6 +15,7 @@ from tests.support.proxy_world import (
     METHODS,
     FakeCall,
     ProxyWorld,
+    consumer_settings,
     message,
     no_collector,
     receive_request,
@@ -195,3 +196,55 @@ def test_a_wait_ends_once_and_only_itself() -> None:
     waits.end(query, second)
     assert len(waits) == 0
     waits.topic_changed("orders")
+
+
+BYE = rpc.NotifyClientTerminationRequest(group=resource("billing"))
+
+
+async def comes_again_after_s(world: ProxyWorld) -> int:
+    """When another client would be given a message, by five seconds."""
+    for seconds in range(0, 300, 5):
+        call = world.begin("ReceiveMessage", receive_request(), client_id="other")
+        await world.world.settle()
+        if call.ended is not None:
+            return seconds
+        call.cancel()
+        await world.later(5_000)
+    raise AssertionError("hidden for five minutes")
+
+
+def test_receives_of_a_client_that_said_good_bye_are_given_nothing() -> None:
+    """It was hidden for three hours: renewed for a client that nobody heard of any more."""
+
+    async def scenario(world: ProxyWorld) -> None:
+        world.telemetry(consumer_settings(kind=pb.PUSH_CONSUMER), client_id="leaves")
+        request = receive_request(auto_renew=True)
+        leaving = [world.begin("ReceiveMessage", request, client_id="leaves") for _ in range(3)]
+        stays = world.begin("ReceiveMessage", receive_request(), client_id="stays")
+        await world.world.settle()
+        assert await world.code("NotifyClientTermination", BYE, client_id="leaves") == pb.OK
+        for call in leaving:
+            status, last = answers("ReceiveMessage", call)
+            assert status.status.code == pb.MESSAGE_NOT_FOUND
+            assert last.HasField("delivery_timestamp")
+        assert len(world.context.waits) == 1
+        await world.send(message())
+        await world.world.settle()
+        assert answers("ReceiveMessage", stays)[0].status.code == pb.OK
+
+    run(scenario)
+
+
+def test_what_is_given_in_the_turn_of_the_good_bye_is_not_hidden_for_long() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        world.telemetry(consumer_settings(kind=pb.PUSH_CONSUMER), client_id="leaves")
+        await world.send(message())
+        await world.world.settle()
+        request = receive_request(auto_renew=True)
+        call = world.begin("ReceiveMessage", request, client_id="leaves")
+        world.begin("NotifyClientTermination", BYE, client_id="leaves")
+        await world.world.settle()
+        assert len(answers("ReceiveMessage", call)) == 3
+        assert 0 < await comes_again_after_s(world) <= 130
+
+    run(scenario)

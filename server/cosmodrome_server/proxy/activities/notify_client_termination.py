@@ -13,13 +13,17 @@ def notify_client_termination(
 ) -> bytes:
     """Forget the client at once, and make visible again what was renewed for it.
 
+    Its receives that wait are answered with nothing.
+
     It is forgotten also where the request's group is then refused, as the reference does.
 
     Raises:
         UnrecognizedClientType: It was not known, or is neither producer nor consumer.
         IllegalConsumerGroup: A consumer's group that is malformed.
     """
-    session = context.sessions.end(client_id_of(call))
+    client_id = client_id_of(call)
+    context.waits.client_left(client_id)
+    session = context.sessions.end(client_id)
     if session is None or not session.settings:
         raise UnrecognizedClientType("cannot find client settings for this client")
     if session.client_type in CONSUMERS:

@@ -142,6 +142,8 @@ class _Receive:
         if self._is_gone:
             Outgoing(call, (), context.broker, self._query.group, deliveries).give_back()
             return
+        if self._query.auto_renew:
+            context.sessions.note_renewed(self._query.client_id, self._query.group)
         fields = encoding.delivered(deliveries, context.store_host)
         replies = packed(context.config, call, [status.OK, *fields, _now(context)])
         outgoing = Outgoing(call, replies, context.broker, self._query.group, deliveries)
@@ -158,7 +160,7 @@ class _Receive:
         waiter = Waiter(self._query, self._began_ms + self._wait_ms, self._ready)
         context.broker.wait(waiter)
         self._waiter = waiter
-        self._number = context.waits.begin(self._query, self._ask_again)
+        self._number = context.waits.begin_receive(self._query, self._ask_again, self._leave)
 
     def _ready(self, deliveries: list[Delivery]) -> None:
         context, call = self._context, self._call
@@ -186,6 +188,12 @@ class _Receive:
         else:
             if deliveries:
                 self._ready(deliveries)
+
+    def _leave(self) -> None:
+        waiter = self._waiter
+        assert waiter is not None, "only who waits leaves"
+        self._context.broker.cancel(waiter)
+        self._ready([])
 
     def _give_up(self) -> None:
         self._is_gone = True
