@@ -291,7 +291,7 @@ def test_a_drain_is_over_when_every_call_it_cut_off_was_told_of() -> None:
 
 def test_a_drain_without_connections_is_over_at_once(world: World) -> None:
     world.order("drain", grace_ms=60_000)
-    world.wait_for(lambda look: look["seen"].get("drained") == 1, wait_s=2)
+    world.wait_for(lambda look: look["seen"].get("drained") == 1)
 
 
 def test_one_connection_too_many_is_closed_at_once() -> None:
@@ -344,8 +344,9 @@ def test_a_silent_peer_is_pinged_again_and_again_and_one_that_answers_is_kept() 
         while time.monotonic() < began + 20 and world.statistics()["connections_dead"] == 0:
             alive.receive()
         assert not alive.closed, "it answered each of its pings"
-        assert (world.statistics()["connections_dead"], world.seen("cancel_0")) == (1, 1)
+        assert world.statistics()["connections_dead"] == 1
         dead.wait_closed()
+        world.wait_for(lambda look: look["seen"].get("cancel_0") == 1)
         answered = alive.pings
         while alive.pings < answered + 2:
             alive.receive()
@@ -390,8 +391,8 @@ def test_a_peer_that_takes_nothing_of_its_replies_is_cut_off() -> None:
         with world.client(window=0) as stuck:
             stuck.begin(UNARY, b"never read")
             stuck.wait_closed()
-        counters = world.statistics()
-    assert (counters["connections_dead"], counters["bytes_replies"]) == (1, 0)
+        assert world.statistics()["connections_dead"] == 1
+        world.wait_for(lambda look: look["statistics"]["bytes_replies"] == 0)
 
 
 def test_a_connection_that_stops_reading_is_cut_off_though_its_windows_are_open() -> None:
@@ -402,8 +403,9 @@ def test_a_connection_that_stops_reading_is_cut_off_though_its_windows_are_open(
             world.wait_for(lambda look: look["statistics"]["connections_dead"] == 1)
             assert other.call(UNARY, b"x").messages == [b"x"]
         world.wait_for(lambda look: look["seen"].get("returned") == 2)
-        counters = world.statistics()
-        assert (counters["connections"], counters["bytes_replies"], counters["calls"]) == (1, 0, 0)
+        # The connection is over when all is told about it, so a moment later.
+        left = {"connections": 1, "bytes_replies": 0, "calls": 0}
+        world.wait_for(lambda look: left.items() <= look["statistics"].items())
 
 
 def test_a_connection_with_nothing_to_take_does_not_stall() -> None:
