@@ -160,9 +160,10 @@ class ObservedBroker(LocalBroker):
 
     def _dead_letter(
         self, owner: GroupState, progress: Progress, message: tuple[int, int], lease_ms: int
-    ) -> None:
-        super()._dead_letter(owner, progress, message, lease_ms)
+    ) -> int:
+        copied_bytes = super()._dead_letter(owner, progress, message, lease_ms)
         self._close_event(progress.place, message[1], "dead")
+        return copied_bytes
 
     def _close_event(self, place: Place, queue_offset: int, outcome: str) -> None:
         event = self._open_events.pop((place, queue_offset), None)

@@ -41,8 +41,9 @@ from cosmodrome_server.model.topic import Topic, dead_letter_topic
 RECEIPT_KEY = "broker/receipt-key"
 # Of lease ids a start leaves out: a quarter of an hour of them at most.
 _SKIPPED_BYTES = 5
-# Dead letters copied in one turn of the loop; the rest goes on in the next.
+# Dead letters copied in one turn of the loop, and their bytes; the rest goes on in the next.
 _DEAD_LETTERS_PER_TURN = 128
+_DEAD_LETTER_BYTES_PER_TURN = 8 << 20
 # With no space for copies, exhausted messages rest this long before the next try.
 _DEAD_LETTER_RETRY_MS = 1_000
 # With no space for renewals, they rest this long; most begin 10 s before they are needed.
@@ -260,28 +261,36 @@ class SettleVerbs(SendVerbs):
         lease_ms = self._shard.lease_ms
         if not consumptions.exhausted or lease_ms < self._dead_letters_resume_ms:
             return
+        bytes_left = _DEAD_LETTER_BYTES_PER_TURN
         for place, queue_offset in list(islice(consumptions.exhausted, _DEAD_LETTERS_PER_TURN)):
             try:
-                self._bury(place, queue_offset, lease_ms)
+                bytes_left -= self._bury(place, queue_offset, lease_ms)
             except (StoreFull, OverloadedError, ReadFailed):
                 self._dead_letters_resume_ms = lease_ms + _DEAD_LETTER_RETRY_MS
                 return
             consumptions.exhausted.pop((place, queue_offset), None)
+            if bytes_left <= 0:
+                break
         if consumptions.exhausted:
             self._commit.touch()
 
-    def _bury(self, place: Place, queue_offset: int, lease_ms: int) -> None:
+    def _bury(self, place: Place, queue_offset: int, lease_ms: int) -> int:
+        """Move a message that was delivered too often; how many bytes were copied."""
         progress = self._shard.consumptions.find(place)
         owner = self._shard.catalogue.groups_by_id.get(place[0])
         if progress is None or owner is None:
-            return
-        if progress.ready.get(queue_offset, 0) > owner.group.max_attempts:
-            self._dead_letter(owner, progress, (0, queue_offset), lease_ms)
+            return 0
+        if progress.ready.get(queue_offset, 0) <= owner.group.max_attempts:
+            return 0
+        return self._dead_letter(owner, progress, (0, queue_offset), lease_ms)
 
     def _dead_letter(
         self, owner: GroupState, progress: Progress, message: tuple[int, int], lease_ms: int
-    ) -> None:
-        """Move message = (lease id or 0, queue offset) to the dead letters of its group."""
+    ) -> int:
+        """Move message = (lease id or 0, queue offset) to the dead letters of its group.
+
+        Returns how many bytes were copied.
+        """
         lease_id, queue_offset = message
         _, topic_id, queue_id = progress.place
         try:
@@ -291,7 +300,7 @@ class SettleVerbs(SendVerbs):
             self._counters.lost_messages += isinstance(error, CorruptFrame)
             self._put(Ack(lease_ms, *progress.place, lease_id, queue_offset))
             self._freed(owner, progress)
-            return
+            return 0
         target = self._dead_letter_topic(owner)
         origin = parent_of(self._shard.catalogue.topics_by_id[topic_id].topic.name)
         copy = dead_letter_of(original, origin, target, self._now())
@@ -299,6 +308,7 @@ class SettleVerbs(SendVerbs):
         self._put(DeadLetter(lease_ms, *progress.place, lease_id, queue_offset, copy.queue_offset))
         self._counters.dead(origin, owner.group.name)
         self._freed(owner, progress)
+        return len(copy.body)
 
     def _freed(self, owner: GroupState, progress: Progress) -> None:
         """A message was settled: others may go that it held back, or that found no room."""

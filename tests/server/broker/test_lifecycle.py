@@ -5,6 +5,7 @@ from typing import NoReturn
 
 import pytest
 
+from cosmodrome_server.broker import settle_verbs
 from cosmodrome_server.broker.settings import BrokerSettings
 from cosmodrome_server.errors import InvalidReceiptHandle, OverloadedError, StoreFull
 from cosmodrome_server.model.group import Group
@@ -184,6 +185,24 @@ def test_what_a_full_disk_lets_a_receive_lease_is_delivered(
         (second,) = world.receive("orders", "billing")
         found = {(bytes(each.message.body), each.attempt) for each in (first, second)}
         assert found == {(b"a", 2), (b"b", 1)}
+
+    run(scenario)
+
+
+def test_dead_letters_are_copied_by_so_many_bytes_a_turn(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settle_verbs, "_DEAD_LETTER_BYTES_PER_TURN", 2)
+
+    async def scenario(world: World) -> None:
+        world.broker.create_group(Group("once", max_attempts=1))
+        await world.send("orders", *[new_message(b"%d" % number) for number in range(5)])
+        assert len(world.receive("orders", "once")) == 5
+        world.clocks.pass_ms(10_000)
+        world.broker.wake()
+        assert world.broker.statistics().dead_letters == {("orders", "once"): 2}
+        await world.settle()
+        assert world.broker.statistics().dead_letters == {("orders", "once"): 5}
 
     run(scenario)
 
