@@ -313,6 +313,42 @@ async def test_a_call_that_takes_too_long_is_cancelled_and_comes_again(
             await second.wait()
 
 
+async def test_a_plain_listener_that_hangs_keeps_no_other_message_from_being_seen(
+    own_broker: TestBroker,
+) -> None:
+    own_broker.create_group("g", max_attempts=2, backoff=(timedelta(milliseconds=20),))
+    seen: list[bytes] = []
+    gate, hangs = threading.Event(), threading.Event()
+
+    def listener(message: MessageView) -> ConsumeResult:
+        seen.append(message.body)
+        if message.body == b"hangs":
+            hangs.set()
+            gate.wait()
+        return SUCCESS
+
+    async with PushConsumer(
+        own_broker.endpoint,
+        group="g",
+        subscriptions={"t": "*"},
+        listener=listener,
+        concurrency=1,
+        consume_timeout=1,
+        close_timeout=0.1,
+    ):
+        await send(own_broker, "t", b"hangs")
+        assert await asyncio.to_thread(hangs.wait, 20)
+        await send(own_broker, "t", b"1", b"2")
+        # Its second attempt hangs as its first did: now no thread is left.
+        await settled(own_broker, lambda left: left.dead == {"g": 1})
+        await send(own_broker, "t", b"3")
+        gate.set()
+        await settled(own_broker, lambda left: not (left.ready or left.in_flight))
+    assert sorted(set(seen)) == [b"1", b"2", b"3", b"hangs"]
+    left = await asyncio.to_thread(own_broker.leftovers)
+    assert left.dead == {"g": 1}
+
+
 async def test_subscribing_and_unsubscribing_take_effect_at_once(own_broker: TestBroker) -> None:
     seen = Seen()
     for topic in ("a", "b"):

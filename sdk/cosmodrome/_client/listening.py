@@ -2,10 +2,12 @@
 
 An async listener runs on the loop and is cancelled at its time-out. A plain one runs in a
 thread of the consumer's pool and cannot be interrupted: at its time-out it is abandoned, the
-message is given back, and what it returns later is ignored.
+message is given back, and what it returns later is ignored. Another thread takes its place, so that
+one that hangs does not end the consumer; when as many again hang, no call begins until one returns.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -213,14 +215,35 @@ class ListenerCalls:
         given = messages[0] if self._is_alone else messages
         if self._timeout_s is None:
             return await called(self._pool, self._listener, given, *more)
-        bound = asyncio.timeout(self._timeout_s)
+        # The time of a plain listener begins when a thread is free for it: a message that none was
+        # free for has not failed.
+        bound = asyncio.timeout(self._timeout_s if self._pool is None else None)
         try:
             async with bound:
-                return await called(self._pool, self._listener, given, *more)
+                return await called(self._pool, self._timed(bound), given, *more)
         except TimeoutError as error:
             if bound.expired():
+                if self._pool is not None:
+                    self._pool.abandon()
                 raise _TookTooLong(f"the listener took over {self._timeout_s} s") from error
             raise
+
+    def _timed(self, bound: asyncio.Timeout) -> Callable[..., Any]:
+        """The listener; in a thread with the word that it begins."""
+        if self._pool is None or self._timeout_s is None:
+            return self._listener
+        loop, timeout_s = asyncio.get_running_loop(), self._timeout_s
+
+        def run(*given: object) -> object:
+            loop.call_soon_threadsafe(_bind, bound, loop.time() + timeout_s)
+            return self._listener(*given)
+
+        return run
+
+
+def _bind(bound: asyncio.Timeout, ends_s: float) -> None:
+    with contextlib.suppress(RuntimeError):  # the call has ended already
+        bound.reschedule(ends_s)
 
 
 class _TookTooLong(TimeoutError):

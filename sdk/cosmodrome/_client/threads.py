@@ -29,6 +29,7 @@ class DaemonThreads(Executor):
 
     def __init__(self, most: int, name: str) -> None:
         self._most = most
+        self._allowed = most
         self._name = name
         self._made = 0
         self._idle = threading.Semaphore(0)
@@ -49,11 +50,19 @@ class DaemonThreads(Executor):
             if self._is_closed:
                 raise RuntimeError("the client's threads were ended")
             self._work.put((future, partial(fn, *args, **kwargs)))
-            if self._made < self._most and not self._idle.acquire(blocking=False):
+            if self._made < self._allowed and not self._idle.acquire(blocking=False):
                 self._made += 1
                 name = f"{self._name}_{self._made}"
                 threading.Thread(target=self._serve, name=name, daemon=True).start()
         return future
+
+    def abandon(self) -> None:
+        """Nobody waits for a call any more that has begun: another thread may take its place.
+
+        As many again as were asked for at most; who is stuck may be so for ever.
+        """
+        with self._lock:
+            self._allowed = min(self._allowed + 1, 2 * self._most)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - Executor's
         """End the threads as they become idle; what they do is never waited for."""
