@@ -1,14 +1,15 @@
-//! A caller who was given several addresses of a server: its `:authority` names them all.
+//! A caller who was given several addresses of a server, or a unix socket: its `:authority` is no host.
 //!
 //! ```text
 //! ipv4:10.0.0.1:8081,10.0.0.2:8081  ─▶  :authority 10.0.0.1:8081,10.0.0.2:8081
+//! unix:/run/broker.sock             ─▶  :authority %2Frun%2Fbroker.sock
 //! ```
 //!
-//! gRPC's core, so Python and C++, sends that, and its servers take it. HTTP/2 here refuses it, as an
-//! authority has one host. So what makes it two, behind the first comma, becomes hyphens on its way in: as
-//! many bytes as before, so both ends count their tables of headers alike. The first call of a connection
-//! shows whether there is a comma; where there is none nothing is looked at any more. A value that is coded
-//! (Huffman) passes as it is: gRPC's core codes none.
+//! gRPC's core, so Python and C++, sends that, and its servers take it. HTTP/2 here refuses it. So what makes
+//! it two hosts, behind the first comma, and each percent sign become hyphens on their way in: as many bytes
+//! as before, so both ends count their tables of headers alike. The first call of a connection shows whether
+//! there are any; where there are none nothing is looked at any more. A value that is coded (Huffman) passes
+//! as it is: gRPC's core codes none.
 
 const PREFACE_BYTES: usize = 24;
 const HEADERS: u8 = 1;
@@ -29,7 +30,7 @@ pub(crate) struct Repair {
     frame: Frame,
     block: Block,
     has_call: bool,
-    /// That there was a comma; None until the first call showed it.
+    /// That there was something to repair; None until the first call showed it.
     is_needed: Option<bool>,
 }
 
@@ -49,7 +50,7 @@ enum Block {
     NameLength,
     Name { left: usize, matched: Option<usize> },
     ValueLength { is_ours: bool },
-    Value { left: usize, is_ours: bool, after_comma: bool },
+    Value { left: usize, is_ours: bool, after_comma: bool, is_odd: bool },
 }
 
 /// What a number is for.
@@ -165,12 +166,13 @@ impl Repair {
                 let is_ours = is_ours && *byte & CODED == 0;
                 self.number(*byte, 0x7f, Number::Value { is_ours })
             }
-            Block::Value { left, is_ours, after_comma } => {
+            Block::Value { left, is_ours, after_comma, is_odd } => {
                 let after_comma = after_comma || (is_ours && *byte == b',');
-                if after_comma && b":[]@%/?#".contains(byte) {
+                let is_odd = is_odd || after_comma || (is_ours && *byte == b'%');
+                if (is_ours && *byte == b'%') || (after_comma && b":[]@/?#".contains(byte)) {
                     *byte = b'-';
                 }
-                self.value(left - 1, is_ours, after_comma)
+                self.value(left - 1, is_ours, after_comma, is_odd)
             }
         };
     }
@@ -193,16 +195,16 @@ impl Repair {
             Number::Name { is_coded } => {
                 Block::Name { left: number, matched: if is_coded { None } else { Some(0) } }
             }
-            Number::Value { is_ours } => self.value(number, is_ours, false),
+            Number::Value { is_ours } => self.value(number, is_ours, false, false),
         }
     }
 
-    fn value(&mut self, left: usize, is_ours: bool, after_comma: bool) -> Block {
+    fn value(&mut self, left: usize, is_ours: bool, after_comma: bool, is_odd: bool) -> Block {
         if left > 0 {
-            return Block::Value { left, is_ours, after_comma };
+            return Block::Value { left, is_ours, after_comma, is_odd };
         }
         if is_ours && self.is_needed.is_none() {
-            self.is_needed = Some(after_comma);
+            self.is_needed = Some(is_odd);
         }
         Block::Field
     }
@@ -266,8 +268,11 @@ mod tests {
         let whole = |value| [before, b"\x83\x86", &field(value), after].concat();
         let again = |value| frame(HEADERS, 4, &field(value));
         for piece in [1, 2, 7, 1000] {
-            for value in [TWO, "[::1]:81,[::2]:82"] {
-                let repaired = if value == TWO { REPAIRED } else { "[::1]:81,---2--82" };
+            for (value, repaired) in [
+                (TWO, REPAIRED),
+                ("[::1]:81,[::2]:82", "[::1]:81,---2--82"),
+                ("%2Frun%2Fa,b", "-2Frun-2Fa,b"),
+            ] {
                 let given = [settings.clone(), frame(kind, flags, &whole(value)), again(value)];
                 let expected = [settings.clone(), frame(kind, flags, &whole(repaired)), again(repaired)];
                 assert_eq!(passed(&given, piece), expected.concat());

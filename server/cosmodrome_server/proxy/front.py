@@ -59,7 +59,7 @@ class Call(Protocol):
 
     @property
     def peer(self) -> str:
-        """The client's address, `ip:port`."""
+        """The client's address, `ip:port`, or `unix:`."""
 
     @property
     def deadline_ms(self) -> int | None:

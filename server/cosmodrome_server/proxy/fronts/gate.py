@@ -268,7 +268,7 @@ class _GateCall:
 
     @property
     def peer(self) -> str:
-        """The client's `ip:port`."""
+        """The client's `ip:port`, or `unix:`."""
         return self.headers.peer
 
     @property

@@ -11,7 +11,9 @@ the same, so a call that is answered at once never waits on a future.
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -82,6 +84,8 @@ class GrpcioFront:
             raise
 
     async def _open(self, server: grpc.aio.Server) -> None:
+        if self._config.server.unix_socket:
+            self._listen_unix(self._config.server.unix_socket)
         mode = self._config.tls.mode
         host, port = self._address
         if mode == "auto":
@@ -106,6 +110,17 @@ class GrpcioFront:
             raise OSError(
                 f"cannot listen on {where}: is another server there? "
                 "choose another server.port or server.host"
+            ) from error
+
+    def _listen_unix(self, path: str) -> None:
+        assert self._server is not None
+        try:
+            if _is_taken(path):  # grpc would take its place
+                raise OSError("another server is there")
+            self._server.add_insecure_port(f"unix:{path}")
+        except (OSError, RuntimeError) as error:
+            raise OSError(
+                f"cannot listen on {path}: {error}; choose another server.unix_socket"
             ) from error
 
     def _peer_of(self, address: str) -> str:
@@ -155,6 +170,21 @@ def _options(config: Config) -> list[tuple[str, int]]:
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.so_reuseport", 0),
     ]
+
+
+def _is_taken(path: str) -> bool:
+    """Whether somebody has a socket there: only one that nobody has any more refuses."""
+    if not Path(path).is_socket():
+        return False
+    with socket.socket(socket.AF_UNIX) as visitor:
+        visitor.settimeout(0)
+        try:
+            visitor.connect(path)
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True
+        return True
 
 
 def _refuse_optional(config: Config) -> None:
@@ -357,9 +387,11 @@ class _GrpcioCall:
 
     @property
     def peer(self) -> str:
-        """The client's `ip:port`."""
-        # grpc writes ipv4:1.2.3.4:5 and ipv6:%5B::1%5D:5.
-        address = self._context.peer().partition(":")[2]
+        """The client's `ip:port`, or `unix:`."""
+        # grpc writes ipv4:1.2.3.4:5, ipv6:%5B::1%5D:5 and unix:.
+        family, _, address = self._context.peer().partition(":")
+        if family == "unix":
+            return "unix:"
         return self._peer_of(address.replace("%5B", "[").replace("%5D", "]"))
 
     @property

@@ -53,6 +53,30 @@ def run(kind: str, tmp_path: Path) -> Callable[..., None]:
     return runner
 
 
+def test_a_unix_socket_is_served_beside_the_port(kind: str, tmp_path: Path) -> None:
+    """To gRPC's core: it says the path for the name of the server, percent-encoded."""
+    path = tmp_path / "broker.sock"
+
+    async def main() -> None:
+        settings = {"server__unix_socket": str(path), "tls__mode": "off"}
+        async with (
+            serving(kind, tmp_path, **settings) as (front, _),
+            grpc.aio.insecure_channel(f"unix:{path}") as unix,
+            dial(front) as tcp,
+        ):
+            for _ in range(2):
+                told: Any = await unix.unary_unary("/test.T/Describe")(b"")
+                assert told.split() == [b"unix", b"none", b"False"]
+                assert await tcp.unary_unary("/test.T/Echo")(b"too") == b"too"
+            with pytest.raises(OSError, match=r"broker\.sock: .*server\.unix_socket"):
+                async with serving(kind, tmp_path, **settings):
+                    pass
+            assert await unix.unary_unary("/test.T/Echo")(b"still") == b"still"
+        assert not path.exists()
+
+    asyncio.run(main())
+
+
 def test_a_unary_call_is_answered(run: Callable[..., None]) -> None:
     async def scenario(channel: Any, front: Front, handlers: Handlers) -> None:
         echo = channel.unary_unary("/test.T/Echo")
