@@ -16,7 +16,7 @@ from cosmodrome import (
     errors,
 )
 from cosmodrome.testing import TestBroker
-from tests.support.footprint import Footprint, channels_open, descriptors, resident_kib
+from tests.support.footprint import Footprint, channels_open, resident_kib
 
 Names = Callable[[str], str]
 
@@ -84,12 +84,12 @@ async def test_a_thousand_clients_need_no_more_memory(broker: TestBroker, name: 
 
 
 async def test_a_start_that_fails_leaves_nothing() -> None:
-    before, fds = asyncio.all_tasks(), descriptors()
+    before = Footprint()
     nowhere = ClientConfiguration(
         "127.0.0.1:1", request_timeout=timedelta(milliseconds=200), max_startup_attempts=1
     )
     for _ in range(3):
         with pytest.raises(errors.CosmodromeError):
             await Producer(nowhere, topics=["t"]).start()
-    assert asyncio.all_tasks() <= before
-    assert descriptors() <= fds + 3
+    assert asyncio.all_tasks() <= before.tasks
+    await nothing_stays(before)
