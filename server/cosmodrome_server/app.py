@@ -249,7 +249,7 @@ def _metrics_port(config: Config, collector: Collector, health: Health) -> Metri
     is_ready = lambda: health.is_serving  # noqa: E731 - a name for the argument
     port = config.server.metrics_port
     try:
-        return MetricsEndpoint(host, port, collector.snapshot, is_ready)
+        return MetricsEndpoint(host, port, collector.snapshot_in_turns, is_ready)
     except OSError as error:
         raise ConfigError(
             f"cannot listen on {greeting.joined(host, port)} for metrics: {error.strerror}; "

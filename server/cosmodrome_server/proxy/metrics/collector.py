@@ -53,6 +53,8 @@ _REFUSALS = {
 _PROCESSORS = {"producer": "send", "consumer": "ack", "transaction": "transaction"}
 # How often the loop is asked how late it is.
 LOOP_PROBE_S = 0.1
+# Six of a group on a topic take some 20 µs.
+_SAMPLES_PER_TURN = 1_024
 
 
 class Measured(Broker, Protocol):
@@ -66,7 +68,7 @@ class Measured(Broker, Protocol):
 
 
 class Collector:
-    """Made once; `snapshot` is called on the loop, `observe` after each answer.
+    """Made once; snapshots are taken on the loop, `observe` after each answer.
 
     Attributes:
         connections: The front's counts; nothing where it keeps none.
@@ -134,7 +136,21 @@ class Collector:
             self.meters.observe(names.LOOP_LAG, max(0.0, loop.time() - due))
 
     def snapshot(self) -> Snapshot:
-        """Everything, copied."""
+        """Everything, copied at once."""
+        *_, taken = self._parts()
+        assert taken is not None, "the last part is all of it"
+        return taken
+
+    async def snapshot_in_turns(self) -> Snapshot:
+        """The same, in turns of the loop: groups may read very many topics."""
+        for taken in self._parts():
+            if taken is not None:
+                return taken
+            await asyncio.sleep(0)
+        raise AssertionError("the last part is all of it")
+
+    def _parts(self) -> Iterator[Snapshot | None]:
+        """None between the parts, and in the end all of it."""
         self.fleet.forget_idle()
         for seconds in self._broker.take_commit_seconds():
             self.meters.observe(names.FSYNC, seconds)
@@ -143,15 +159,22 @@ class Collector:
         room = self._config.metrics.series_max
         # What there is once comes before what there is of each topic and group.
         parts = (self._storage, self._connections, self._topics, self._counted, self._clients)
-        for part in (*parts, self._groups):
+        for part in parts:
             room = self._add(values, part(), room)
+        groups = self._groups()
+        while some := list(islice(groups, _SAMPLES_PER_TURN)):
+            left_out = self._left_out
+            room = self._add(values, some, room)
+            if self._left_out > left_out:
+                break
+            yield None
         for metric, series in self._sizes().items():
             distributions[metric] = dict(islice(series.items(), max(0, room)))
             room -= len(series)
             self._left_out += len(series) - len(distributions[metric])
         dropped = self._left_out + self.meters.dropped + self.fleet.dropped
         values[names.DROPPED_SERIES] = {(): dropped}
-        return Snapshot(
+        yield Snapshot(
             cluster=self._config.server.cluster,
             node_id=self._config.server.name,
             extra=self._config.metrics.labels,
@@ -238,14 +261,15 @@ class Collector:
                     lag = self._broker.accumulation(group.name, topic)
                 except BrokerError:
                     continue  # deleted since it was listed
+                unconsumed_ms = _age(now_ms, lag.oldest_unconsumed_ms)
+                # Before anything is told: then the topic may go.
+                ratio = self._retention_ratio(topic, unconsumed_ms, lag.oldest_unconsumed_ms)
                 labels = (group.name, topic, "false", _is_system(topic))
                 yield names.LAG, labels, lag.ready + lag.inflight
                 yield names.READY, labels, lag.ready
                 yield names.INFLIGHT, labels, lag.inflight
-                unconsumed_ms = _age(now_ms, lag.oldest_unconsumed_ms)
                 yield names.LAG_LATENCY, labels, unconsumed_ms
                 yield names.QUEUEING_LATENCY, labels, _age(now_ms, lag.oldest_ready_ms)
-                ratio = self._retention_ratio(topic, unconsumed_ms, lag.oldest_unconsumed_ms)
                 if ratio is not None:
                     yield names.LAG_RETENTION, (group.name, topic), ratio
 

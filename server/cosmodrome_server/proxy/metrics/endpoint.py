@@ -7,7 +7,7 @@ the loop: the loop only copies numbers (`snapshot`), the thread renders them.
 import asyncio
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING
 
 from cosmodrome_server.proxy.metrics.meters import Snapshot
@@ -25,7 +25,7 @@ class MetricsEndpoint:
         self,
         host: str,
         port: int,
-        snapshot: Callable[[], Snapshot],
+        snapshot: Callable[[], Coroutine[None, None, Snapshot]],
         is_ready: Callable[[], bool],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -87,7 +87,5 @@ class MetricsEndpoint:
         return 404, b"there are /metrics, /healthz and /readyz\n"
 
     def _on_loop(self) -> Snapshot:
-        async def take() -> Snapshot:
-            return self._snapshot()
-
-        return asyncio.run_coroutine_threadsafe(take(), self._loop).result(SNAPSHOT_TIMEOUT_S)
+        taken = asyncio.run_coroutine_threadsafe(self._snapshot(), self._loop)
+        return taken.result(SNAPSHOT_TIMEOUT_S)

@@ -1,5 +1,6 @@
 """What a scrape says of a broker that works."""
 
+import asyncio
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -198,6 +199,36 @@ async def test_series_are_bounded_and_what_there_is_once_is_always_there() -> No
     assert once <= cut.values.keys()
     (dropped,) = cut.values[catalogue.DROPPED_SERIES].values()
     assert dropped > 0
+    world.broker.abandon()
+
+
+async def test_a_snapshot_of_many_groups_is_taken_in_turns() -> None:
+    world = World()
+    world.broker.create_topic(Topic("read", queues=1))
+    await world.send("read", new_message(b"x"))
+    groups = [f"group-{number:03}" for number in range(400)]
+    for group in groups:
+        world.broker.create_group(Group(group, consume_from=ConsumeFrom.FIRST))
+        world.receive("read", group)
+    await world.settle()
+    collector = collector_of(world)
+    whole = collector.snapshot().values
+    taking = asyncio.ensure_future(collector.snapshot_in_turns())
+    turns = 0
+    while not taking.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > 3
+    taken = (await taking).values
+    for metric in (catalogue.LAG, catalogue.INFLIGHT, catalogue.LAG_LATENCY):
+        assert taken[metric] == whole[metric]
+        assert [labels[0] for labels in taken[metric]] == groups
+
+    again = asyncio.ensure_future(collector.snapshot_in_turns())
+    await asyncio.sleep(0)
+    world.broker.delete_topic("read")
+    left = (await again).values[catalogue.LAG]
+    assert 0 < len(left) < len(groups)
     world.broker.abandon()
 
 

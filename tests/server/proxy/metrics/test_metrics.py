@@ -28,6 +28,10 @@ def snapshot(meters: Meters) -> Snapshot:
     )
 
 
+async def empty() -> Snapshot:
+    return snapshot(Meters(1))
+
+
 def test_counters_and_gauges_carry_common_and_own_labels() -> None:
     meters = Meters(100)
     meters.count(catalogue.MESSAGES_IN, ("orders", "normal", "false"), 3)
@@ -105,7 +109,7 @@ def test_promtool_finds_nothing_wrong_with_our_own_names() -> None:
 
 async def test_the_port_answers_metrics_health_and_readiness() -> None:
     ready = False
-    endpoint = MetricsEndpoint("127.0.0.1", 0, lambda: snapshot(Meters(1)), lambda: ready)
+    endpoint = MetricsEndpoint("127.0.0.1", 0, empty, lambda: ready)
     host, port = endpoint.address
 
     def get(path: str) -> tuple[int, bytes]:
@@ -128,7 +132,7 @@ async def test_the_port_answers_metrics_health_and_readiness() -> None:
 
 
 async def test_a_port_nobody_came_to_has_no_thread_and_closes() -> None:
-    endpoint = MetricsEndpoint("127.0.0.1", 0, lambda: snapshot(Meters(1)), lambda: True)
+    endpoint = MetricsEndpoint("127.0.0.1", 0, empty, lambda: True)
     assert "metrics" not in {thread.name for thread in threading.enumerate()}
     address = endpoint.address
     await endpoint.close()
