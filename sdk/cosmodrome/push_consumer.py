@@ -449,7 +449,7 @@ class PushConsumer(Consumer):
         return received
 
     def _gauges(self) -> Iterable[tuple[str, str, float]]:
-        for name, topic in self._topics.items():
+        for name, topic in list(self._topics.items()):  # for other threads, too
             yield meters.CACHED_MESSAGES, name, sum(map(len, topic.queues))
             yield meters.CACHED_BYTES, name, sum(queue.body_bytes for queue in topic.queues)
 

@@ -1,12 +1,15 @@
 """Transactions: half messages that a commit makes visible."""
 
+import logging
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from typing import Self
 
-from cosmodrome.errors import IllegalArgument
+from cosmodrome.errors import CosmodromeError, IllegalArgument
 from cosmodrome.message import MessageView
 from cosmodrome.receipt import SendReceipt
+
+_log = logging.getLogger("cosmodrome")
 
 
 class TransactionResolution(IntEnum):
@@ -26,6 +29,9 @@ EndTransaction = Callable[[SendReceipt, TransactionResolution], Awaitable[None]]
 class Transaction:
     """One half message, until commit or rollback. Leaving `async with` by an error rolls back.
 
+    Not after a `commit` that failed: the local part is done then, and the broker may have heard. It
+    asks the checker, unless another `commit` gets through before.
+
     Example:
         async with producer.begin_transaction() as transaction:
             await producer.send(message, transaction=transaction)
@@ -39,13 +45,16 @@ class Transaction:
         self._receipt: SendReceipt | None = None
         self._is_reserved = False
         self._is_over = False
+        self._is_to_commit = False
 
     async def commit(self) -> None:
         """Make the message visible.
 
         Raises:
             IllegalArgument: Nothing was sent in it, or it is over.
+            StatusError, TransportError: As said; may be tried again.
         """
+        self._is_to_commit = self._receipt is not None
         await self._end(TransactionResolution.COMMIT)
 
     async def rollback(self) -> None:
@@ -56,8 +65,12 @@ class Transaction:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._receipt is not None and not self._is_over and kind is not None:
+        if kind is None or self._receipt is None or self._is_over or self._is_to_commit:
+            return
+        try:
             await self.rollback()
+        except CosmodromeError as error:  # what the block raised is what its caller is to hear of
+            _log.warning("%s is left to the checker: %s", self._receipt.message_id, error)
 
     def reserve(self, owner: object) -> None:
         """A producer is about to send its message."""

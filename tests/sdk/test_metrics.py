@@ -55,6 +55,15 @@ def test_the_export_is_one_that_any_collector_reads() -> None:
     assert cached.gauge.data_points[0].as_double == 3
 
 
+def test_what_is_measured_during_a_scrape_does_not_spoil_it() -> None:
+    measured = Meters("client", "g", lambda: ())
+    measured.take(meters.PROCESS_TIME, "first", 1.0)
+    scrape = iter(measured.histograms())
+    next(scrape)
+    measured.take(meters.PROCESS_TIME, "second", 1.0)
+    assert list(scrape) == []
+
+
 async def test_metrics_go_to_the_broker_that_asks_for_them_at_the_latest_on_closing(
     asking: TestBroker,
 ) -> None:

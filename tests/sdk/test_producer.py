@@ -199,6 +199,39 @@ async def test_a_committed_transaction_is_delivered_and_a_rolled_back_one_is_not
     assert [v.body for v in await received(broker, topic, 1)] == [b"kept"]
 
 
+async def test_a_commit_that_fails_is_not_followed_by_a_rollback(
+    broker: TestBroker, name: Names
+) -> None:
+    topic = name("t")
+    broker.create_topic(topic, "TRANSACTION")
+    async with Producer(
+        broker.endpoint, topics=[topic], transaction_checker=lambda _: TransactionResolution.UNKNOWN
+    ) as producer:
+        with broker.fault("EndTransaction", unavailable=True, times=1):
+            with pytest.raises(errors.ConnectionFailed):
+                async with producer.begin_transaction() as transaction:
+                    await producer.send(Message(topic, b"paid"), transaction=transaction)
+                    await transaction.commit()
+        await transaction.commit()
+    assert [v.body for v in await received(broker, topic, 1)] == [b"paid"]
+
+
+async def test_a_block_that_raises_says_so_though_its_rollback_fails(
+    broker: TestBroker, name: Names
+) -> None:
+    topic = name("t")
+    broker.create_topic(topic, "TRANSACTION")
+    async with Producer(
+        broker.endpoint, topics=[topic], transaction_checker=lambda _: TransactionResolution.UNKNOWN
+    ) as producer:
+        with broker.fault("EndTransaction", unavailable=True, times=1):
+            with pytest.raises(ValueError, match="the local part"):
+                async with producer.begin_transaction() as transaction:
+                    await producer.send(Message(topic, b"paid"), transaction=transaction)
+                    raise ValueError("the local part failed")
+        await transaction.rollback()
+
+
 async def test_the_checker_is_asked_about_an_orphan(timeless: TestBroker) -> None:
     timeless.create_topic("paid", "TRANSACTION")
     asked = asyncio.Event()

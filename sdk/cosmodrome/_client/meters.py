@@ -103,7 +103,8 @@ class Meters:
 
     def histograms(self) -> Iterable[tuple[str, Labels, Histogram]]:
         """Every distribution: name, labels, values."""
-        for (name, topic, status), histogram in self._histograms.items():
+        # A copy, made at once: scrapes come from other threads.
+        for (name, topic, status), histogram in list(self._histograms.items()):
             labels: Labels = (("topic", topic), *self._own)
             if status:
                 labels += (("invocation_status", status),)
