@@ -172,26 +172,34 @@ class FifoPlanner:
         _, topic_id, queue_id = progress.place
         key = (topic_id, queue_id, queue_offset)
         name = self._groups.known(key)
-        if name is None and self._read_left > 0 and self._passed_left > 0:
+        if name is None and not self._has_read_enough:
             record = self._planner.read(progress, queue_offset)
-            self._read_left -= 1
-            self._passed_left -= 0 if record is None else len(record.body)
+            self._passed(record)
             name = self._groups.learn(key, record)
         return name
 
+    def _passed(self, record: MessageRecord | None) -> None:
+        self._read_left -= 1
+        self._passed_left -= 0 if record is None else len(record.body)
+
+    @property
+    def _has_read_enough(self) -> bool:
+        return self._read_left <= 0 or self._passed_left <= 0
+
     def _take_ready(self, progress: Progress, blocked: set[str]) -> bool:
-        """Take what waits and may go; whether what is left may be passed by new messages."""
+        """Take what waits and may go; False if this receive has read enough to end there."""
         run: Found = []
         run_attempt = 0
-        is_known = True
+        is_done = True
         for queue_offset in sorted(progress.ready):
             if self.is_full:
                 break
+            if self._has_read_enough:
+                is_done = False
+                break
             attempt = progress.ready[queue_offset]
             name = self._group_of(progress, queue_offset)
-            if name is None:
-                is_known = False
-                break
+            assert name is not None, "not enough was read to end there"
             if name in blocked:
                 continue
             if attempt > self._demand.attempts_max:
@@ -201,6 +209,7 @@ class FifoPlanner:
             record = self._planner.read(progress, queue_offset)
             if record is None or not self._matcher.matches(record):
                 self._planner.settle(progress, queue_offset)
+                self._passed(record)
                 continue
             if run and (attempt != run_attempt or queue_offset >= run[0][0] + LEASE_SPAN):
                 self._pop_run(progress, run, run_attempt)
@@ -213,7 +222,7 @@ class FifoPlanner:
             self._pop_run(progress, run, run_attempt)
         if not self._room:
             self.plan.is_more = True
-        return is_known
+        return is_done
 
     def _pop_run(self, progress: Progress, run: Found, attempt: int) -> None:
         base = run[0][0]

@@ -164,6 +164,34 @@ def test_what_waits_behind_a_message_that_matches_no_more_is_not_waited_for(run:
     run(scenario)
 
 
+def test_what_matches_no_more_is_settled_some_at_a_time(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(world: World) -> None:
+        tags = ["old"] * 20 + ["new"]
+        await world.send(
+            "steps",
+            *[
+                new_message(b"%d" % number, group=str(number), tag=tag)
+                for number, tag in enumerate(tags)
+            ],
+        )
+        assert len(world.receive("steps", "ledger")) == 21
+        await world.later(10_000)
+        monkeypatch.setattr(message_group, "_READ_MAX", 6)
+        query = ReceiveQuery(
+            "ledger", "steps", ANY_QUEUE, "c", 32, 10_000, filter=Filter(expression="new")
+        )
+        assert world.broker.receive(query) == []
+        assert world.broker.accumulation("ledger", "steps").ready == 21 - 6
+        given: list[Delivery] = []
+        world.broker.wait(Waiter(query, world.clocks.run_ms + 20_000, given.extend))
+        await world.settle()
+        assert bodies(given) == [b"20"]
+
+    run(scenario)
+
+
 def test_what_retention_took_is_passed_over_at_once(run: Run) -> None:
     async def scenario(world: World) -> None:
         await send_steps(world, "A0")
