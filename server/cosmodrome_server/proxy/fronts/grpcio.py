@@ -11,9 +11,7 @@ the same, so a call that is answered at once never waits on a future.
 import asyncio
 import contextlib
 import logging
-import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,6 +19,7 @@ import grpc.aio
 
 from cosmodrome_server.config import Config, ConfigError
 from cosmodrome_server.proxy.front import GrpcStatus, Handler, Kind, Route
+from cosmodrome_server.proxy.fronts import unix_socket
 from cosmodrome_server.proxy.fronts.splitter import Splitter
 from cosmodrome_server.proxy.tls import Certificates
 
@@ -115,7 +114,7 @@ class GrpcioFront:
     def _listen_unix(self, path: str) -> None:
         assert self._server is not None
         try:
-            if _is_taken(path):  # grpc would take its place
+            if unix_socket.is_taken(path):  # grpc would take its place
                 raise OSError("another server is there")
             self._server.add_insecure_port(f"unix:{path}")
         except (OSError, RuntimeError) as error:
@@ -170,21 +169,6 @@ def _options(config: Config) -> list[tuple[str, int]]:
         ("grpc.http2.max_ping_strikes", 0),
         ("grpc.so_reuseport", 0),
     ]
-
-
-def _is_taken(path: str) -> bool:
-    """Whether somebody has a socket there: only one that nobody has any more refuses."""
-    if not Path(path).is_socket():
-        return False
-    with socket.socket(socket.AF_UNIX) as visitor:
-        visitor.settimeout(0)
-        try:
-            visitor.connect(path)
-        except ConnectionRefusedError:
-            return False
-        except OSError:
-            return True
-        return True
 
 
 def _refuse_optional(config: Config) -> None:
