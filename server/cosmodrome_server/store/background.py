@@ -110,6 +110,8 @@ class Background:
         self._scrubber = scrubber
         self._scrub_bytes = scrub_bytes
         self._unsealed: list[SealedEntries] = []
+        # What could not be removed: segments, and what is derived from them.
+        self._going: list[tuple[list[Path], list[Path]]] = []
         self._changes = Changes()
 
     def tick(self) -> None:
@@ -155,15 +157,25 @@ class Background:
         self._changes = Changes()
 
     def remove(self, segments: list[Path], derived: list[Path]) -> None:
-        """Give back the files retention no longer needs, oldest first."""
+        """Give back the files retention no longer needs, oldest first.
+
+        What cannot be removed keeps its index, which a start asks for, and is tried again when
+        retention takes more.
+        """
         # An index that could not be written would come when nobody removes it any more.
         names = {path.name for path in derived}
         self._unsealed = [each for each in self._unsealed if each.index_name not in names]
-        for path in segments:
+        going, self._going = [*self._going, (segments, derived)], []
+        for files in going:
             try:
-                self._space.recycle(path)
+                self._remove(*files)
             except OSError as error:
-                _log.warning("segment_not_removed file=%s error=%s", path.name, error)
+                _log.warning("segment_not_removed file=%s error=%s", files[0][0].name, error)
+                self._going.append(files)
+
+    def _remove(self, segments: list[Path], derived: list[Path]) -> None:
+        for path in segments:
+            self._space.recycle(path)
         self._space.remove(derived)
 
     def close(self) -> None:

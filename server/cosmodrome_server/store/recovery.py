@@ -6,7 +6,8 @@ Where to begin. The newest of these for which every earlier segment has its inde
     start of a segment         its first frame holds all rows (store.segment)
 
 Where the indexes end at a segment whose own first frame is damaged, and no earlier one can be
-begun at, the missing ones are made from the messages up to the next segment that begins well.
+begun at, the missing ones are made from the messages up to the next segment that begins well. So
+they are where a segment is missing behind that: what it said stands in the snapshots after it only.
 
 From there on every frame is read, verified and replayed. What comes before is believed, and
 verified when it is read (and by the scrubber).
@@ -157,8 +158,7 @@ def find_beginning(
         _log.warning("checkpoint_unusable lsn=%d; the log is replayed instead", saved.mark.lsn)
     checkpoints.discard()
     durable_lsn = 0 if saved is None or _place(saved, segments) is None else saved.mark.durable_lsn
-    known = min(len(indexes), len(segments) - 1)
-    for at in [*range(known, -1, -1), *range(known + 1, len(segments))]:
+    for at in _beginnings(segments, len(indexes)):
         found = _snapshot(files, directory, segments[at])
         if found is not None:
             rows, ends = found
@@ -178,6 +178,20 @@ def find_beginning(
     if segments:
         _log.error("no_snapshot segments=%d; replaying what there is", len(segments))
     return Beginning(segments, durable_lsn=durable_lsn)
+
+
+def _beginnings(segments: list[SegmentHeader], indexes: int) -> Iterator[int]:
+    """Where to begin, best first: for the segments below so many there are indexes."""
+    gaps = [at for at in range(1, len(segments)) if _is_gap(segments[at - 1], segments[at])]
+    whole_from, known = max(gaps, default=0), min(indexes, len(segments) - 1)
+    yield from range(known, whole_from - 1, -1)
+    yield from range(max(known + 1, whole_from), len(segments))
+    # Over a gap, rather than not at all.
+    yield from range(min(known, whole_from - 1), -1, -1)
+
+
+def _is_gap(header: SegmentHeader, following: SegmentHeader) -> bool:
+    return following.number != header.number + 1
 
 
 def _header(

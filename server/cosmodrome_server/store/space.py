@@ -137,11 +137,13 @@ class Space:
             self._make_reserve()
 
     def recycle(self, path: Path) -> None:
-        """Make a segment that is no longer needed the spare, or remove it.
+        """Make a segment that is no longer needed the spare, or remove it; it may be gone.
 
         Raises:
             OSError: The file is there still.
         """
+        if path.name not in self._files.names(self._directory):
+            return
         if self._spare is not None:
             self._files.remove(path)
             return

@@ -115,6 +115,37 @@ def test_a_later_snapshot_is_begun_at_if_no_earlier_one_is_left(space: int | Non
     assert ("0000000001.idx" in disk.names(DIRECTORY)) is (space is None)
 
 
+def test_no_replay_goes_over_a_segment_that_is_missing_if_it_need_not() -> None:
+    world = filled()
+    world.log.close()
+    disk = world.disk.killed()
+    for header in world.log.segments()[1:-2]:
+        disk.remove(segment.path_of(DIRECTORY, header))
+        disk.remove(sealed_index.path_of(DIRECTORY, header.number))
+    disk.remove(DIRECTORY / "0000000001.idx")
+
+    after = World(disk)
+
+    assert (after.counters, after.halves) == (world.counters, world.halves)
+    assert "0000000001.idx" in disk.names(DIRECTORY)
+    numbers = [header.number for header in world.log.segments()]
+    assert [each.segment for each in after.log.damages if not each.end] == numbers[1:-2]
+
+
+def test_over_a_gap_a_replay_goes_rather_than_from_nowhere() -> None:
+    world = filled()
+    world.log.close()
+    disk = world.disk.killed()
+    one, gone, *rest = world.log.segments()
+    disk.remove(segment.path_of(DIRECTORY, gone))
+    for header in rest:
+        disk.content(segment.path_of(DIRECTORY, header))[segment.HEADER_BYTES + 60] ^= 1
+
+    assert find_beginning(disk, DIRECTORY, MemoryCheckpoints()).first == 0
+    assert World(disk).counters.keys() == world.counters.keys()
+    assert one.number == 1
+
+
 def test_an_index_without_which_nothing_begins_is_not_made_of_what_cannot_be_read() -> None:
     world = filled()
     without_a_beginning(world)

@@ -1,6 +1,7 @@
 import errno
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -111,6 +112,41 @@ def test_an_index_that_could_not_be_written_does_not_come_after_its_segment_went
         world.send(0, b"%02d" % n * 150)
         world.commit()
     assert any(name.endswith(".idx") for name in world.disk.names(DIRECTORY))
+
+
+def test_a_segment_that_cannot_be_removed_costs_no_start_its_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = old_world(AGED)
+    world.ack(b"counter")
+    world.commit()
+    world.checkpoint()
+    first = world.segment_path(1)
+    rename, remove = world.disk.rename, world.disk.remove
+
+    def refuse(source: Path, target: Path | None = None) -> None:
+        if source == first:
+            raise OSError(errno.EPERM, "somebody holds it")
+        rename(source, target) if target else remove(source)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.disk, "rename", refuse)
+        patch.setattr(world.disk, "remove", refuse)
+        world.log.retain(10_000)
+    names = world.disk.names(DIRECTORY)
+    assert [name for name in names if name.startswith("0000000001")] == [
+        first.name,
+        "0000000001.idx",
+    ]
+    # What lay between is gone: a start from there would know nothing of what happened since.
+    for again in (world.killed(), World(world.disk.killed(), options=AGED)):
+        assert again.counters == world.counters
+        assert again.messages(1, 0)[-1] == world.messages(1, 0)[-1]
+
+    while world.log.retain(10_000) == 0:
+        world.send(0, b"x" * 300)
+        world.commit()
+    assert not [name for name in world.disk.names(DIRECTORY) if name.startswith("0000000001")]
 
 
 def test_a_topic_that_keeps_its_messages_longer_keeps_the_segments_they_are_in() -> None:
