@@ -147,7 +147,9 @@ async def redeliveries(bench: Bench) -> str:
     await consumer.ack(seen[-1])
     assert [m.attempt for m in seen] == [1, 2, 3, 4]
     gaps = [later.at - earlier.at for earlier, later in itertools.pairwise(seen)]
-    assert all(9.8 <= gap <= 10 + LATENESS_SECONDS_MAX for gap in gaps), gaps
+    # What a busy machine is late to see one, it takes from the gap behind it.
+    assert all(9 <= gap <= 10 + LATENESS_SECONDS_MAX for gap in gaps), gaps
+    assert sum(gaps) >= 29, gaps
     assert await consumer.take(1, within=SHORTEST_MS / 1000 + 3) == []
     return "gaps " + " ".join(f"{gap:.1f}" for gap in gaps)
 
