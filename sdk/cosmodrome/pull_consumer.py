@@ -304,7 +304,9 @@ class PullConsumer(Client):
             except TooManyRequests:
                 await asyncio.sleep(THROTTLED_S)
             except CosmodromeError as error:
-                _log.info("pull of %s fails, again in 1 s: %s", reader.queue.topic, error)
+                level = logging.INFO if reader.is_failing else logging.WARNING
+                reader.is_failing = True
+                _log.log(level, "pull of %s fails, again in 1 s: %s", reader.queue.topic, error)
                 await asyncio.sleep(FAILED_S)
 
     def _is_full(self, reader: Reader) -> bool:
@@ -333,6 +335,7 @@ class PullConsumer(Client):
             return
         if pulled.failure is not None:
             raise pulled.failure
+        reader.is_failing = False
         reader.keep(pulled)
         if pulled.messages:
             self._arrived.set()

@@ -43,6 +43,7 @@ class Reader:
         self.cached: list[MessageView] = []
         self.cached_bytes: int = 0
         self.is_stuck: bool = False  # its offset does not exist; a seek ends that
+        self.is_failing: bool = False  # and somebody was told
         self.generation: int = 0  # a seek makes reads under way void
         self.allowed: asyncio.Event = asyncio.Event()
         self.allowed.set()

@@ -60,6 +60,7 @@ class ReceiveLoop:
     evicted: asyncio.Event
     is_ordered: Callable[[], bool]
     _beside: Tasks = field(default_factory=Tasks)
+    _is_failing: bool = False
 
     async def run(self) -> None:
         """Fetch until the queue is dropped or the task cancelled."""
@@ -94,11 +95,15 @@ class ReceiveLoop:
             await asyncio.sleep(THROTTLED_S)
             return Received()
         except CosmodromeError as error:
-            _log.info("receive of %s fails, again in 1 s: %s", queue.queue.topic, error)
+            # Said once, not every second: nobody else tells that nothing comes.
+            level = logging.INFO if self._is_failing else logging.WARNING
+            self._is_failing = True
+            _log.log(level, "receive of %s fails, again in 1 s: %s", queue.queue.topic, error)
             await asyncio.sleep(FAILED_S)
             return Received()
         finally:
             queue.reserve(-wanted)
+        self._is_failing = False
         queue.active_s = _now_s()
         if received.messages:
             queue.cache(received.messages)

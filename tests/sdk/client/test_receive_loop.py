@@ -1,6 +1,7 @@
 """Receives are made side by side while there is a backlog, never of an ordered group."""
 
 import asyncio
+import logging
 
 import pytest
 
@@ -139,7 +140,7 @@ async def test_a_loop_that_ends_leaves_no_receive(how: str) -> None:
 
 
 async def test_4_35_throttling_rests_20_ms_any_other_failure_a_second_and_nothing_not_at_all(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     rests: list[float] = []
     sleep, loop = asyncio.sleep, asyncio.get_running_loop()
@@ -159,5 +160,12 @@ async def test_4_35_throttling_rests_20_ms_any_other_failure_a_second_and_nothin
     await running.source.answer(0)
     assert rests == [0.02, 1.0]
     assert len(running.source.waiting) == 1
+    await running.source.fail(ConnectionFailed("gone again"))
+    await running.source.fail(ConnectionFailed("still gone"))
+    told = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert told == [
+        "receive of t fails, again in 1 s: gone",
+        "receive of t fails, again in 1 s: gone again",
+    ]
     assert len(set(running.source.attempts)) == 1, "one attempt until something was received"
     await running.end()
