@@ -162,5 +162,8 @@ class LocalBroker(LiteVerbs):
     def _close_store(self) -> None:
         self._worker.close()
         self._searcher.shutdown()
-        self._buckets.close()
-        self._log.close()
+        try:
+            self._buckets.close()
+        finally:
+            # What the log has is brought to the disk whatever becomes of copies of it.
+            self._log.close()

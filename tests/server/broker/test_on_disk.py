@@ -1,6 +1,7 @@
 """The broker on a real log: what it answered is there after any kind of stop."""
 
 import asyncio
+import errno
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -123,6 +124,27 @@ def test_a_start_finds_the_state_there_was(tmp_path: Path, stop: str) -> None:
         assert [one.transaction_id for one in again.transactions("", 9)] == ["half"]
         query = ReceiveQuery("billing", "money", ANY_QUEUE, "c", 32, 600_000)
         assert bodies(again.receive(query)) == [b"sure"]
+        await again.close()
+
+    run(scenario)
+
+
+def test_a_clean_stop_closes_the_log_also_where_copies_cannot_be_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: TimerBuckets) -> None:
+        raise OSError(errno.EIO, "the disk fails")
+
+    async def scenario() -> None:
+        broker = opened(tmp_path)
+        before = broker.state_hash()
+        with monkeypatch.context() as patch:
+            patch.setattr(TimerBuckets, "close", fail)
+            with pytest.raises(OSError, match="the disk fails"):
+                await broker.close()
+        # It owns the directory no more, in this process either.
+        again = opened(tmp_path)
+        assert again.state_hash() == before
         await again.close()
 
     run(scenario)
