@@ -135,6 +135,17 @@ class Density:
         """Go on at `next_offset`, after `missing` let that pass."""
         self._next = max(self._next, min(next_offset, self._span.end))
 
+    def outside(self, nearest: int) -> None:
+        """Account for the broker's word that the next offset is not there, and which is nearest.
+
+        Raises:
+            DataLoss: Unless failOnDataLoss is off.
+        """
+        start = self._next
+        end = min(nearest, self._span.end) if nearest > start else self._span.end
+        self.missing(start, end, end - start)
+        self._next = end
+
     def missing(self, start: int, end: int, count: int) -> None:
         """Say that `count` offsets of [start, end) are gone.
 

@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from cosmodrome_proto import bulk_pb2 as bulk
 from cosmodrome_proto import definition_pb2 as pb
-from cosmodrome_spark.errors import BrokerBusy, BrokerUnreachable
+from cosmodrome_spark.errors import BrokerBusy, BrokerRefused, BrokerUnreachable
 from cosmodrome_spark.offsets import QueueRange
 from cosmodrome_spark.options import Connection, ReadQuery
 from cosmodrome_spark.read.base import Closing, Density
+from cosmodrome_spark.read.cluster import WireCluster
 from cosmodrome_spark.read.patience import Patience
 from cosmodrome_spark.read.unpack import columns_to_ask, schema_of, unpacked
 from cosmodrome_spark.read.wire import Started, Wire, check
@@ -29,6 +30,7 @@ class BulkReader(Closing):
     """A `TopicReader` over ReadQueue."""
 
     def __init__(self, connection: Connection) -> None:
+        self._connection = connection
         self.wire = Wire(connection, is_known=True)
 
     def close(self) -> None:
@@ -45,9 +47,19 @@ class BulkReader(Closing):
         schema = schema_of(asked)
         started = self._start(span, query, asked, span.start)
         while True:
-            answer = self._answer(
-                started, lambda: self._start(span, query, asked, density.next_offset), span
-            )
+            try:
+                answer = self._answer(
+                    started, lambda: self._start(span, query, asked, density.next_offset), span
+                )
+            except BrokerRefused as error:
+                if error.code != pb.ILLEGAL_OFFSET:
+                    raise
+                # Retention was here after the range was planned, or the topic is another one.
+                density.outside(self._lowest(span))
+                if density.is_done:
+                    return
+                started = self._start(span, query, asked, density.next_offset)
+                continue
             if answer.resume <= density.next_offset:
                 density.missing(density.next_offset, span.end, span.end - density.next_offset)
                 return
@@ -79,6 +91,11 @@ class BulkReader(Closing):
             batch_bytes=query.batch_bytes,
         )
         return self.wire.start(READ_QUEUE, request.SerializeToString())
+
+    def _lowest(self, span: QueueRange) -> int:
+        """The lowest offset that the queue has now."""
+        with WireCluster(self._connection) as cluster:
+            return cluster.bounds([span.queue])[span.queue].min_offset
 
     def _answer(
         self, started: Started, again: Callable[[], Started], span: QueueRange

@@ -107,9 +107,8 @@ class PullReader(Closing):
         before = density.next_offset
         pulled, status, next_offset = split_replies(frames, before, span.end)
         what = f"pulling {span.queue} at {before}"
-        if status.code == pb.ILLEGAL_OFFSET and before < next_offset:
-            density.missing(before, min(next_offset, span.end), min(next_offset, span.end) - before)
-            density.skipped(next_offset)
+        if status.code == pb.ILLEGAL_OFFSET and before != next_offset:
+            density.outside(next_offset)
             return pulled
         check(status, what, good=(pb.MESSAGE_NOT_FOUND,))
         if pulled.rows:

@@ -123,6 +123,18 @@ def test_a_range_past_the_end_is_a_loss(
 
 
 @pytest.mark.parametrize("road", ROADS)
+def test_a_range_that_begins_past_the_end_is_a_loss_or_nothing(
+    server: CosmodromeProcess, ends: Offsets, road: str
+) -> None:
+    queue, end = min(ends.items())
+    span = QueueRange(queue, end + 3, end + 9)
+
+    with pytest.raises(DataLoss, match="6 of the offsets"):
+        read(server, [span], read_mode=road)
+    assert read(server, [span], read_mode=road, fail_on_data_loss=False).num_rows == 0
+
+
+@pytest.mark.parametrize("road", ROADS)
 def test_a_topic_or_a_queue_that_is_not_there_is_refused(
     server: CosmodromeProcess, ends: Offsets, road: str
 ) -> None:
