@@ -24,6 +24,7 @@ from cosmodrome_server.store.record import decode_records
 from cosmodrome_server.store.scanner import Bad, Found, Tail, scan
 from cosmodrome_server.store.sealed_index import WORDS, Run
 from cosmodrome_server.store.segment import SegmentHeader
+from cosmodrome_server.store.timer_bucket import DIRECTORY_NAME, TimerBuckets
 
 _DERIVED_SUFFIXES = (sealed_index.SUFFIX, key_index.SUFFIX, ".new", ".damaged")
 
@@ -99,6 +100,7 @@ def check(data: Path) -> CheckReport:
     try:
         report = check_log(files, data / SHARD_NAME)
         _check_checkpoint(data / SHARD_NAME, report)
+        _check_buckets(files, data / SHARD_NAME / DIRECTORY_NAME, report)
     finally:
         unlock()
     return report
@@ -218,6 +220,21 @@ def _check_checkpoint(directory: Path, report: CheckReport) -> None:
         report.problems.append(Problem(path.name, 0, what, is_loss=True))
         # What looks half written was whole once.
         report.torn_bytes_at = None
+
+
+def _check_buckets(files: Files, directory: Path, report: CheckReport) -> None:
+    """A delayed message may be in its bucket only."""
+    if not files.names(directory):
+        return
+    buckets = TimerBuckets(files, directory)
+    try:
+        for hour in buckets.hours():
+            name = f"{directory.name}/{buckets.path(hour).name}"
+            for start, what in buckets.damages(hour):
+                told = f"{what}; a delayed message may be lost"
+                report.problems.append(Problem(name, start, told, is_loss=True))
+    finally:
+        buckets.close()
 
 
 class _Checker:

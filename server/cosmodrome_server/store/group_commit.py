@@ -14,7 +14,7 @@ thing this writer does; it is never tried again, and no frame after it is ever d
 
     mode         durable means              a process crash loses   a power cut loses
     sync         on the disk                nothing                 nothing
-    interval:N   in the kernel              nothing                 N ms, and as long as a sync takes
+    interval:N   in the kernel              nothing                 N ms and a sync
     os           in the kernel              nothing                 what the kernel holds (~30 s)
 
 With `interval` the oldest frame that is not synced decides, not the last sync: it is looked for

@@ -256,6 +256,34 @@ class TimerBuckets:
             raise self._patience.refused((hour, start), what, error) from error
 
     @_alone
+    def damages(self, hour: int) -> list[tuple[int, str]]:
+        """(byte, what is wrong) of what was copied to a bucket and cannot be read there.
+
+        Raises:
+            OSError: The disk refuses it.
+        """
+        bucket, at = self._bucket(hour), _HEADER.size
+        found: list[tuple[int, str]] = []
+        rotten: dict[int, tuple[int, str]] = {}
+        for _, position, start, length in _scan(bucket, bucket.end):
+            if start - _ENTRY.size > at:
+                found.append((at, f"{start - _ENTRY.size - at} bytes are no entry"))
+            at = start + length
+            try:
+                if length:
+                    decode_message(bucket.file.read(start, length))
+            except CorruptFrame as error:
+                rotten[position] = (start, str(error))
+            else:
+                # The later of two copies counts.
+                rotten.pop(position, None)
+        return sorted([*found, *rotten.values()])
+
+    def path(self, hour: int) -> Path:
+        """The file of a bucket that is there."""
+        return self._directory / self._names()[hour][0]
+
+    @_alone
     def delete(self, hour: int) -> None:
         """Remove a bucket, if it is there; raises OSError."""
         bucket = self._open.pop(hour, None)

@@ -16,8 +16,10 @@ from cosmodrome_server.model.log import (
 )
 from cosmodrome_server.store import check, segment
 from cosmodrome_server.store.commit_log import CommitLog
+from cosmodrome_server.store.files import OsFiles
 from cosmodrome_server.store.opening import SHARD_NAME, open_log
 from cosmodrome_server.store.platform import LogOptions
+from cosmodrome_server.store.timer_bucket import TimerBuckets
 from tests.support.replaying import replayed
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -204,6 +206,62 @@ def test_a_rotten_end_that_was_whole_at_a_clean_stop_is_no_torn_one(
     ]
     assert report.torn_bytes_at is None
     assert not report.is_whole
+
+
+def bucket_of(data: Path, bodies: list[bytes]) -> Path:
+    """One hour's bucket with these messages, and one that was recalled."""
+    buckets = TimerBuckets(OsFiles(), data / SHARD_NAME / "timer")
+    for number, body in enumerate(bodies):
+        record = MessageRecord(MessageState.DELAYED, 1, 0, 0, 0, 1_000, 5_000, b"s", b"u", body)
+        buckets.append([(5_000, number, record)])
+    buckets.recall(5_000, 99)
+    buckets.close()
+    return buckets.path(0)
+
+
+def test_damaged_copies_of_delayed_messages_are_found(tmp_path: Path) -> None:
+    write(tmp_path, 3)
+    path = bucket_of(tmp_path, [b"first one", b"second one", b"third one"])
+    assert check.check(tmp_path).problems == []
+
+    damage(path, b"second one")
+    report = check.check(tmp_path)
+
+    assert [problem.file for problem in report.problems] == [f"timer/{path.name}"]
+    assert "a delayed message may be lost" in report.problems[0].what
+    assert not report.is_whole
+
+
+def test_of_two_copies_of_a_delayed_message_one_may_be_damaged(tmp_path: Path) -> None:
+    write(tmp_path, 3)
+    path = bucket_of(tmp_path, [b"first one"])
+    bucket_of(tmp_path, [b"first one"])
+
+    damage(path, b"first one")
+
+    assert check.check(tmp_path).problems == []
+
+
+def test_a_copy_whose_head_is_damaged_is_found_by_the_gap_it_leaves(tmp_path: Path) -> None:
+    write(tmp_path, 3)
+    path = bucket_of(tmp_path, [b"first one", b"second one"])
+    content = bytearray(path.read_bytes())
+    content[24 + 9] ^= 1
+    path.write_bytes(content)
+
+    report = check.check(tmp_path)
+
+    assert [problem.start for problem in report.problems] == [24]
+    assert "bytes are no entry" in report.problems[0].what
+
+
+def test_a_copy_that_was_not_finished_is_no_problem(tmp_path: Path) -> None:
+    write(tmp_path, 3)
+    path = bucket_of(tmp_path, [b"first one"])
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[24:60])
+
+    assert check.check(tmp_path).problems == []
 
 
 def test_a_running_broker_keeps_others_out(tmp_path: Path) -> None:
