@@ -125,7 +125,9 @@ class OffsetVerbs(WaitingVerbs):
         """See `Messaging`."""
         state = self._queue_of(query.topic, query.queue_id)
         if not state.topic.permission.is_readable:
-            raise Forbidden(f"topic {query.topic} is not readable: its permission is write only")
+            raise Forbidden(
+                f"topic {query.topic} is not readable: its permission is {state.topic.permission}"
+            )
         bounds = self._bounds(state, query.queue_id)
         check_bounds(query.queue_offset, bounds.min_offset, bounds.max_offset)
         self._notice_reset(state, query, bounds)

@@ -133,7 +133,9 @@ class ReceiveVerbs(SettleVerbs):
         if not group.group.is_consumable:
             raise Forbidden(f"consumer group {query.group} may not consume (is_consumable is off)")
         if not topic.is_readable:
-            raise Forbidden(f"topic {query.topic} is not readable: its permission is write only")
+            raise Forbidden(
+                f"topic {query.topic} is not readable: its permission is {topic.topic.permission}"
+            )
         if group.group.is_fifo and not ANY_QUEUE <= query.queue_id < topic.topic.queues:
             last = topic.topic.queues - 1
             raise BadRequest(f"topic {query.topic} has queues 0 to {last}, not {query.queue_id}")

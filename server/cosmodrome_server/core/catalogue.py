@@ -32,7 +32,7 @@ from cosmodrome_server.model.group import (
     Group,
 )
 from cosmodrome_server.model.log import QueueReader, RecordKind
-from cosmodrome_server.model.topic import Permission, Topic, TopicType
+from cosmodrome_server.model.topic import DEAD_LETTER_PREFIX, Permission, Topic, TopicType
 
 _AT_ID = Struct("<QI")
 _KEEP = Struct("<QBH")
@@ -132,7 +132,10 @@ class Catalogue:
         """Look a topic up; raises TopicNotFound."""
         found = self.topics.get(name)
         if found is None:
-            raise TopicNotFound(f"topic {name} does not exist; create it or set topics.auto_create")
+            way = "create it or set topics.auto_create"
+            if name.startswith(DEAD_LETTER_PREFIX):
+                way = "the broker makes it with the group's first dead letter"
+            raise TopicNotFound(f"topic {name} does not exist; {way}")
         return found
 
     def group(self, name: str) -> GroupState:

@@ -42,7 +42,9 @@ def check_acceptance(topic: TopicState, messages: Sequence[NewMessage]) -> None:
     """
     settings = topic.topic
     if not topic.is_writable:
-        raise Forbidden(f"topic {settings.name} takes no messages: its permission is read only")
+        raise Forbidden(
+            f"topic {settings.name} takes no messages: its permission is {settings.permission}"
+        )
     accepted = _ACCEPTED[settings.topic_type]
     for message in messages:
         if message.message_type not in accepted and not settings.name.startswith(_TAKES_ALL):

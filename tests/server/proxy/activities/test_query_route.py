@@ -5,7 +5,7 @@ import pytest
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
 from cosmodrome_server.model.topic import Permission, Topic
-from tests.support.proxy_world import ProxyWorld, resource, run
+from tests.support.proxy_world import ProxyWorld, message, receive_request, resource, run
 
 ASKED = pb.Endpoints(scheme=pb.DOMAIN_NAME, addresses=[pb.Address(host="mq.example", port=9999)])
 
@@ -117,3 +117,32 @@ def test_a_topic_that_is_not_readable_is_assigned_to_nobody() -> None:
         assert await world.code("QueryAssignment", bad) == pb.ILLEGAL_CONSUMER_GROUP
 
     run(scenario)
+
+
+@pytest.mark.parametrize("permission", [Permission.READ, Permission.WRITE, Permission.NONE])
+def test_who_may_not_is_told_what_the_permission_is(permission: Permission) -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        world.world.broker.create_topic(Topic("shut", permission=permission))
+        queue = pb.MessageQueue(topic=resource("shut"))
+        pull = rpc.PullMessageRequest(group=resource("billing"), message_queue=queue)
+        answers = []
+        if not permission.is_writable:
+            answers.append(await world.send(message(topic="shut")))
+        if not permission.is_readable:
+            answers += await world.answer("PullMessage", pull)
+            answers += (await world.answer("ReceiveMessage", receive_request("shut")))[:1]
+        for answer in answers:
+            assert answer.status.code == pb.FORBIDDEN
+            assert answer.status.message.endswith(f"its permission is {permission}")
+
+    run(scenario)
+
+
+def test_a_topic_of_dead_letters_that_is_not_there_yet_is_not_to_be_created() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        request = rpc.QueryRouteRequest(topic=resource("%DLQ%billing"))
+        status = (await world.call("QueryRoute", request)).status
+        assert status.code == pb.TOPIC_NOT_FOUND
+        assert "first dead letter" in status.message
+
+    run(scenario, topics__auto_create="true")
