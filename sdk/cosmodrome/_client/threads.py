@@ -32,7 +32,7 @@ class DaemonThreads(Executor):
         self._allowed = most
         self._name = name
         self._made = 0
-        self._idle = threading.Semaphore(0)
+        self._given = 0  # calls that have not ended
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._is_closed = False
@@ -50,10 +50,8 @@ class DaemonThreads(Executor):
             if self._is_closed:
                 raise RuntimeError("the client's threads were ended")
             self._work.put((future, partial(fn, *args, **kwargs)))
-            if self._made < self._allowed and not self._idle.acquire(blocking=False):
-                self._made += 1
-                name = f"{self._name}_{self._made}"
-                threading.Thread(target=self._serve, name=name, daemon=True).start()
+            self._given += 1
+            self._make_as_needed()
         return future
 
     def abandon(self) -> None:
@@ -63,6 +61,7 @@ class DaemonThreads(Executor):
         """
         with self._lock:
             self._allowed = min(self._allowed + 1, 2 * self._most)
+            self._make_as_needed()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002 - Executor's
         """End the threads as they become idle; what they do is never waited for."""
@@ -74,12 +73,20 @@ class DaemonThreads(Executor):
             for _ in range(self._made):
                 self._work.put(None)
 
+    def _make_as_needed(self) -> None:
+        """Make a thread where a call waits for one."""
+        if self._made < min(self._given, self._allowed):
+            self._made += 1
+            name = f"{self._name}_{self._made}"
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
+
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
             future, call = work
             tell = _made(future, call) if future.set_running_or_notify_cancel() else None
             # Before it is told: who hears of it may submit the next call at once.
-            self._idle.release()
+            with self._lock:
+                self._given -= 1
             if tell is not None:
                 tell()
             del work, future, call, tell  # an idle thread keeps no message alive

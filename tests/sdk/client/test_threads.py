@@ -41,6 +41,31 @@ def test_an_idle_thread_is_used_again() -> None:
     pool.shutdown()
 
 
+@pytest.mark.parametrize("is_given_before", [True, False])
+def test_a_call_waits_for_no_stuck_one_that_was_abandoned(is_given_before: bool) -> None:
+    pool, gate, begun = DaemonThreads(1, "consume"), threading.Event(), threading.Event()
+    many = [pool.submit(lambda: None) for _ in range(50)]
+    assert [future.result(20) for future in many] == [None] * 50
+
+    def hang() -> bool:
+        begun.set()
+        return gate.wait(60)
+
+    stuck = pool.submit(hang)
+    assert begun.wait(20)
+    if is_given_before:
+        waiting = pool.submit(lambda: 7)
+        pool.abandon()
+    else:
+        pool.abandon()
+        waiting = pool.submit(lambda: 7)
+
+    assert waiting.result(20) == 7
+    gate.set()
+    assert stuck.result(20)
+    pool.shutdown()
+
+
 def test_what_a_call_raises_is_its_futures() -> None:
     pool = DaemonThreads(1, "consume")
 
