@@ -237,6 +237,18 @@ def test_a_listener_that_calls_sys_exit_ends_nothing_of_others(
         assert producer.send(Message("t", b"y")).message_id
 
 
+def test_a_future_that_its_caller_gave_up_is_no_news(
+    broker: TestBroker, name: Names, caplog: pytest.LogCaptureFixture
+) -> None:
+    with sync.Producer(broker.endpoint, topics=[name("t")], send_timeout=2) as producer:
+        with broker.fault("SendMessage", drop=True, times=1):
+            given_up = producer.send_nowait(Message(name("t"), b"x"))
+            assert given_up.cancel()
+            producer.flush()
+        assert producer.send_nowait(Message(name("t"), b"y")).result(20).queue_offset >= 0
+    assert not [one for one in caplog.records if one.name == "asyncio"]
+
+
 ENDING = """
 import sys
 import cosmodrome
