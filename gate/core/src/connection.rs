@@ -50,9 +50,7 @@ pub(crate) struct Connection {
     statistics: Arc<Statistics>,
     unwritten: Cell<usize>,
     written: Cell<u64>,
-    resets: Cell<u64>,
-    resets_since: Cell<Instant>,
-    resets_per_s: u64,
+    resets: Bucket,
     abusive: Notify,
     #[allow(dead_code, reason = "its drop is what it is for")]
     open: OpenConnection,
@@ -70,9 +68,7 @@ impl Connection {
             statistics,
             unwritten: Cell::new(0),
             written: Cell::new(0),
-            resets: Cell::new(0),
-            resets_since: Cell::new(Instant::now()),
-            resets_per_s: limits.resets_per_s,
+            resets: Bucket::new(limits.resets_per_s, Instant::now()),
             abusive: Notify::new(),
             open,
         })
@@ -104,22 +100,39 @@ impl Connection {
             && all <= limits.reply_bytes.saturating_mul(factor)
     }
 
-    /// The peer reset a stream: a token of its bucket, which fills with time.
+    /// The peer reset a stream.
     pub(crate) fn count_reset(&self) {
         up(&self.statistics.resets);
-        let now = Instant::now();
-        let refill = u64::try_from(now.duration_since(self.resets_since.get()).as_millis())
-            .unwrap_or(u64::MAX)
-            .saturating_mul(self.resets_per_s)
-            / 1_000;
-        if refill > 0 {
-            self.resets_since.set(now);
-        }
-        let resets = self.resets.get().saturating_sub(refill).saturating_add(1);
-        self.resets.set(resets);
-        if resets > self.resets_per_s.saturating_mul(RESET_BURST_SECONDS) {
+        if !self.resets.holds(Instant::now()) {
             self.abusive.notify_one();
         }
+    }
+}
+
+/// How many streams a peer has reset lately; so many a second are forgotten again.
+struct Bucket {
+    per_s: u64,
+    held: Cell<u64>,
+    since: Cell<Instant>,
+}
+
+impl Bucket {
+    fn new(per_s: u64, now: Instant) -> Self {
+        Self { per_s, held: Cell::new(0), since: Cell::new(now) }
+    }
+
+    /// One more; false when that is too many.
+    fn holds(&self, now: Instant) -> bool {
+        let since = self.since.get();
+        let passed_ms = u64::try_from(now.duration_since(since).as_millis()).unwrap_or(u64::MAX);
+        let forgotten = passed_ms.saturating_mul(self.per_s) / 1_000;
+        if forgotten > 0 {
+            // Not now: the time of a part of one counts for the next.
+            self.since.set(since + millis(forgotten.saturating_mul(1_000) / self.per_s));
+        }
+        let held = self.held.get().saturating_sub(forgotten).saturating_add(1);
+        self.held.set(held);
+        held <= self.per_s.saturating_mul(RESET_BURST_SECONDS)
     }
 }
 
@@ -357,5 +370,25 @@ impl Life {
             None => false,
             Some(at) => now.duration_since(at.max(self.busy.1)) >= millis(limits.ping_timeout_ms),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_may_reset_as_many_streams_as_it_may_for_ever_and_some_more_at_once() {
+        let mut now = Instant::now();
+        let bucket = Bucket::new(100, now);
+        for gap_ms in [15, 4, 13].repeat(10_000) {
+            now += millis(gap_ms);
+            assert!(bucket.holds(now), "94 a second");
+        }
+        now += Duration::from_secs(60);
+        let at_once = (0..2_000).take_while(|_| bucket.holds(now)).count();
+        assert_eq!(at_once, 1_000);
+        now += Duration::from_secs(1);
+        assert!(bucket.holds(now), "it is forgotten again");
     }
 }
