@@ -101,9 +101,11 @@ class Transaction:
 def _copy(source: Any, target: "Future[SendReceipt]") -> None:  # noqa: ANN401 - an asyncio future
     if source.cancelled():
         target.cancel()
-    elif not target.set_running_or_notify_cancel():
+        return
+    error = source.exception()  # asked in any case: asyncio logs those that nobody asks
+    if not target.set_running_or_notify_cancel():
         return  # its caller gave it up; the message was sent all the same
-    elif (error := source.exception()) is not None:
+    if error is not None:
         target.set_exception(error)
     else:
         target.set_result(source.result())
