@@ -14,7 +14,7 @@ import msgspec
 
 from cosmodrome_server.errors import CorruptFrame
 from cosmodrome_server.model.log import RecordKind, Replayed
-from cosmodrome_server.store import key_index, sealed_index, segment
+from cosmodrome_server.store import key_index, origin, sealed_index, segment
 from cosmodrome_server.store.checkpoint import FILE_NAME, SqliteCheckpoints
 from cosmodrome_server.store.files import Files, OsFiles
 from cosmodrome_server.store.frame import HEADER_BYTES as FRAME_HEADER_BYTES
@@ -92,6 +92,7 @@ def check(data: Path) -> CheckReport:
 
     Raises:
         StoreLocked: The broker runs.
+        StoreError: A later format.
         FileNotFoundError: That is no data directory.
         OSError: It cannot be read.
     """
@@ -120,6 +121,7 @@ def dump(data: Path, first_segment: int = 0) -> Iterator[DumpedRecord]:
 
     Raises:
         StoreLocked: The broker runs.
+        StoreError: A later format.
         FileNotFoundError: That is no data directory.
         OSError: It cannot be read.
     """
@@ -137,10 +139,19 @@ def dump(data: Path, first_segment: int = 0) -> Iterator[DumpedRecord]:
 
 
 def _lock(files: OsFiles, data: Path) -> Callable[[], None]:
-    """Take the lock of a data directory; a wrong folder is neither written to nor called whole."""
+    """Take the lock of a data directory; a wrong folder is neither written to nor called whole.
+
+    Nor is one of a later format: what this version takes for derived may not be that there.
+    """
     if not (data / SHARD_NAME).is_dir():
         raise FileNotFoundError(f"{data} holds no data of a broker (no {SHARD_NAME} in it)")
-    return files.lock(data / LOCK_NAME)
+    unlock = files.lock(data / LOCK_NAME)
+    try:
+        origin.refuse_newer(data)
+    except BaseException:
+        unlock()
+        raise
+    return unlock
 
 
 def rebuild(data: Path) -> list[str]:
@@ -151,6 +162,7 @@ def rebuild(data: Path) -> list[str]:
 
     Raises:
         StoreLocked: The broker runs.
+        StoreError: A later format.
         CorruptFrame: The first segment's snapshot is damaged: what is derived is then the only
             copy of the state before it, and stays.
         FileNotFoundError: That is no data directory.

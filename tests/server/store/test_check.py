@@ -1,13 +1,14 @@
 """The checker, on real files; and the data directory of each release."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from cosmodrome_server.clock import SystemClock
-from cosmodrome_server.errors import CorruptFrame, StoreLocked
+from cosmodrome_server.errors import CorruptFrame, StoreError, StoreLocked
 from cosmodrome_server.model.log import (
     END_TRANSACTION_HEAD,
     MessageRecord,
@@ -272,6 +273,22 @@ def test_a_running_broker_keeps_others_out(tmp_path: Path) -> None:
         open_log(tmp_path, OPTIONS, SystemClock())
     log.close()
     check.check(tmp_path)
+
+
+@pytest.mark.parametrize("verb", [check.check, check.rebuild, lambda data: list(check.dump(data))])
+def test_data_of_a_later_format_is_left_alone(
+    tmp_path: Path, verb: Callable[[Path], object]
+) -> None:
+    write(tmp_path)
+    before = sorted(path.name for path in (tmp_path / SHARD_NAME).iterdir())
+    (tmp_path / "VERSION").write_text("cosmodrome 9.9.9 format 2\n")
+
+    with pytest.raises(StoreError, match=r"has format 2, written by cosmodrome 9\.9\.9"):
+        verb(tmp_path)
+
+    assert sorted(path.name for path in (tmp_path / SHARD_NAME).iterdir()) == before
+    (tmp_path / "VERSION").unlink()
+    opened(tmp_path).close()
 
 
 def test_dump_shows_every_record_in_order(tmp_path: Path) -> None:
