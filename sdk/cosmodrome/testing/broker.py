@@ -233,7 +233,7 @@ class TestBroker:
             self._on_loop(lambda: self._faults.recordings.remove(calls))
 
     def restart(self, *, crash: bool = False) -> None:
-        """Stop and start on the same port and data; `crash` stops without a goodbye."""
+        """Stop and start on the same port and data; `crash` cuts clients off in their calls."""
         self._run(self._close_for_restart(crash=crash))
         self._run(self._open())
 
