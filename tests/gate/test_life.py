@@ -18,6 +18,7 @@ from tests.gate.world import World
 UNARY, HOLD, HOLD_BIDI = "/test.Echo/Unary", "/test.Echo/Hold", "/test.Echo/HoldBidi"
 METHODS = [("/a.B/C", gate.UNARY)]
 HERE = [("127.0.0.1", 0)]
+LINUX = sys.platform == "linux"
 
 
 def test_the_extension_is_small() -> None:
@@ -124,7 +125,8 @@ def test_a_unix_socket_somebody_serves_is_left_alone(tmp_path: Path) -> None:
             assert client.call(UNARY, b"x").messages == [b"x"]
 
 
-@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM])
+# Elsewhere than on Linux a socket whose queue is full refuses, as one that nobody has.
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM][: 1 + LINUX])
 def test_a_unix_socket_of_somebody_who_does_not_accept_is_left_alone(
     tmp_path: Path, kind: socket.SocketKind
 ) -> None:
