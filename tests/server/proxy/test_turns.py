@@ -6,13 +6,14 @@ from itertools import repeat
 
 import pytest
 
+from cosmodrome_proto import admin_pb2 as admin
 from cosmodrome_proto import control_pb2 as control
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_server.errors import OverloadedError
 from cosmodrome_server.model.group import Group
 from cosmodrome_server.model.topic import Topic
 from cosmodrome_server.proxy.turns import QUEUES_PER_TURN, answer_in_turns
-from tests.support.proxy_world import FakeCall, ProxyWorld, message, run
+from tests.support.proxy_world import FakeCall, ProxyWorld, message, resource, run
 
 QUEUES = 256
 TOPICS = 4 * QUEUES_PER_TURN // QUEUES
@@ -76,6 +77,37 @@ def test_groups_are_listed_in_turns_with_what_is_there_of_them() -> None:
         assert [state.group.name for state in answer.groups] == names
         (progress,) = answer.groups[-1].progress
         assert (progress.topic, progress.inflight) == ("normal", 1)
+
+    run(scenario)
+
+
+def test_what_a_group_reads_is_described_in_turns() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        names = [f"many{number:03}" for number in range(QUEUES_PER_TURN // 4)]
+        for name in names:
+            world.world.broker.create_topic(Topic(name, queues=1))
+        for name in names:
+            await world.send(message(topic=name))
+            await world.receive(topic=name)
+        await world.world.settle()
+        asked = [resource(name) for name in names]
+        billing = resource("billing")
+        described = world.begin(
+            "DescribeGroupAccumulation", admin.DescribeGroupAccumulationRequest(group=billing)
+        )
+        spans = world.begin(
+            "QueryTimeSpan", admin.QueryTimeSpanRequest(group=billing, topics=asked)
+        )
+        world.world.broker.delete_topic(names[-1])
+        assert described.ended is None
+        assert await turns_until_answered(described) > 0
+        answer = admin.DescribeGroupAccumulationResponse.FromString(described.messages[0])
+        assert sorted(answer.topic_accumulation) == names[:-1]
+        assert answer.accumulation.inflight_messages == len(names) - 1
+        assert spans.ended is None
+        await turns_until_answered(spans)
+        told = admin.QueryTimeSpanResponse.FromString(spans.messages[0])
+        assert told.status.code == pb.TOPIC_NOT_FOUND
 
     run(scenario)
 

@@ -1,34 +1,52 @@
 """DescribeGroupAccumulation: how far behind a group is."""
 
+from collections.abc import Iterator, Sequence
+
 from cosmodrome_proto import admin_pb2 as admin
+from cosmodrome_server.errors import TopicNotFound
 from cosmodrome_server.model.queries import Accumulation
 from cosmodrome_server.proxy import status
 from cosmodrome_server.proxy.context import Context
 from cosmodrome_server.proxy.convert import to_duration
 from cosmodrome_server.proxy.front import Call
+from cosmodrome_server.proxy.turns import answer_in_turns
 
 _Response = admin.DescribeGroupAccumulationResponse
+# How far a group is on a topic takes as long as the bounds of so many queues.
+_COST = 8
 
 
 def describe_group_accumulation(
-    context: Context, _call: Call, request: admin.DescribeGroupAccumulationRequest
-) -> _Response:
+    context: Context, call: Call, request: admin.DescribeGroupAccumulationRequest
+) -> None:
     """Describe the backlog per topic and in all; of no topic means of all it reads.
 
     Raises:
         IllegalConsumerGroup, ConsumerGroupNotFound, TopicNotFound
     """
     group = context.known_group(request.group.name).name
-    topics = [topic.name for topic in request.topics] or context.broker.topics_of(group)
-    now_ms = context.clock.now_ms()
+    topics = [topic.name for topic in request.topics]
     response = _Response(status=status.OK_STATUS)
+    steps = _fill(context, group, topics, response)
+    answer_in_turns(context, "DescribeGroupAccumulation", call, response, steps)
+
+
+def _fill(
+    context: Context, group: str, topics: Sequence[str], response: _Response
+) -> Iterator[int]:
+    now_ms = context.clock.now_ms()
     total = Accumulation(0, 0, 0, 0)
-    for topic in topics:
-        one = context.broker.accumulation(group, topic)
+    for topic in topics or context.broker.topics_of(group):
+        try:
+            one = context.broker.accumulation(group, topic)
+        except TopicNotFound:
+            if topics:
+                raise
+            continue  # deleted since
         response.topic_accumulation[topic].CopyFrom(_to_wire(one, now_ms))
         total = _sum(total, one)
+        yield _COST
     response.accumulation.CopyFrom(_to_wire(total, now_ms))
-    return response
 
 
 def _to_wire(one: Accumulation, now_ms: int) -> _Response.GroupAccumulation:

@@ -1,5 +1,7 @@
 """QueryTimeSpan: from when to when a queue's messages are, and how far a group is."""
 
+from collections.abc import Iterator
+
 from cosmodrome_proto import admin_pb2 as admin
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_server.errors import BadRequest, OffsetNotFound
@@ -7,11 +9,13 @@ from cosmodrome_server.model.queries import PullQuery
 from cosmodrome_server.proxy import status
 from cosmodrome_server.proxy.context import Context
 from cosmodrome_server.proxy.front import Call
+from cosmodrome_server.proxy.turns import answer_in_turns
+
+# Three messages of a queue are read, which takes as long as the bounds of so many.
+_COST = 32
 
 
-def query_time_span(
-    context: Context, _call: Call, request: admin.QueryTimeSpanRequest
-) -> admin.QueryTimeSpanResponse:
+def query_time_span(context: Context, call: Call, request: admin.QueryTimeSpanRequest) -> None:
     """Return the store times of the first, the last and the group's next message per queue.
 
     Raises:
@@ -22,12 +26,22 @@ def query_time_span(
     if not request.topics:
         raise BadRequest("the request names no topic")
     response = admin.QueryTimeSpanResponse(status=status.OK_STATUS)
+    steps = _fill(context, request, group, response)
+    answer_in_turns(context, "QueryTimeSpan", call, response, steps)
+
+
+def _fill(
+    context: Context,
+    request: admin.QueryTimeSpanRequest,
+    group: str,
+    response: admin.QueryTimeSpanResponse,
+) -> Iterator[int]:
     for resource in request.topics:
         topic = context.known_topic(resource.name)
         response.queue_time_span_list.extend(
             _span(context, group, topic.name, queue_id) for queue_id in range(topic.queues)
         )
-    return response
+        yield topic.queues * _COST
 
 
 def _span(
