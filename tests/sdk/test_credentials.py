@@ -1,6 +1,7 @@
 """Credentials that are asked for before every call, and may not be there."""
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,7 @@ from cosmodrome import (
     Producer,
     SimpleConsumer,
 )
-from cosmodrome._client import client
+from cosmodrome._client import client, session
 from cosmodrome._client.client import new_client_id
 from cosmodrome.errors import ConfigurationError
 from cosmodrome.testing import TestBroker
@@ -83,6 +84,31 @@ async def test_heartbeats_outlive_a_provider_that_fails(
                 while calls.count("Heartbeat") < before + 2:
                     provider.asked.clear()
                     await provider.asked.wait()
+
+
+async def test_settings_that_are_refused_again_and_again_are_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(session, "REOPEN_S", 0.01)
+    secrets = ["right-one"]
+    settings = {
+        "security.authentication": "true",
+        "security.admin_user": "root",
+        "security.admin_secret": "right-one",
+    }
+    with TestBroker(settings=settings) as broker:
+        where = ClientConfiguration(
+            broker.endpoint, credentials=lambda: Credentials("root", secrets[-1])
+        )
+        async with Producer(where):
+            secrets.append("wrong-one")
+            await asyncio.to_thread(broker.restart)
+            async with asyncio.timeout(20):
+                with broker.recording() as calls:
+                    while calls.count("Telemetry") < 5:  # noqa: ASYNC110 - no event says so
+                        await asyncio.sleep(0.01)
+    told = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert len([words for words in told if "refuses our settings" in words]) == 1
 
 
 @pytest.mark.parametrize("text", ["ключ", "key\n"])

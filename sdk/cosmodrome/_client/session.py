@@ -19,7 +19,7 @@ from cosmodrome._client.rpc import Rpc, translated
 from cosmodrome._client.tasks import is_cancelled
 from cosmodrome._core import status
 from cosmodrome._core.endpoints import Endpoints
-from cosmodrome.errors import BadRequest, CosmodromeError, TransportError
+from cosmodrome.errors import BadRequest, CosmodromeError, StatusError, TransportError
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
 
@@ -148,8 +148,10 @@ class Session:
     async def _take(self, command: Command) -> None:
         error = status.error_of(command.status, endpoint=str(self.endpoints))
         if error is not None and command.HasField("status"):
+            # Said once, not with every stream.
+            level = logging.INFO if isinstance(self.failure, StatusError) else logging.WARNING
             self._failed(error)
-            _log.warning("the broker at %s refuses our settings: %s", self.endpoints, error)
+            _log.log(level, "the broker at %s refuses our settings: %s", self.endpoints, error)
         if command.WhichOneof("command") == "settings":
             self.failure = None
             self._on_settings(command.settings)
