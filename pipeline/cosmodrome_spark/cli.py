@@ -64,6 +64,8 @@ def run(
 
 def _run(name: str, config: Path | None, sets: list[str], how: tuple[bool, int | None]) -> int:
     check_installed()
+    from pyspark.errors import PySparkException  # noqa: PLC0415  # just checked
+
     from cosmodrome_spark.jobs.config import load  # noqa: PLC0415  # needs pyarrow, Spark
     from cosmodrome_spark.jobs.run import context_for, stop_on_signals  # noqa: PLC0415  # both
 
@@ -72,8 +74,22 @@ def _run(name: str, config: Path | None, sets: list[str], how: tuple[bool, int |
     with stop_on_signals(context.stopping):
         try:
             return job(name)(context)
+        except PySparkException as error:
+            raise told_by_spark(str(error)) from error
         finally:
             context.close()
+
+
+def told_by_spark(failure: str) -> PipelineError:
+    """What went wrong, of a traceback that Spark hands over as text."""
+    from cosmodrome_spark.jobs.run import cause_of  # noqa: PLC0415  # needs Spark
+
+    cause = cause_of(failure)
+    kind, _, said = cause.partition(": ")
+    for each in (InvalidOption, InvalidJobConfig):
+        if kind == each.__name__:
+            return each(said)
+    return PipelineError(cause)
 
 
 def _session(master: str) -> list[str]:

@@ -1,9 +1,12 @@
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from cosmodrome_spark.cli import app
+from cosmodrome_spark.cli import app, told_by_spark
+from cosmodrome_spark.errors import InvalidOption
 from cosmodrome_spark.jobs.registry import JOBS, job
 
 run = CliRunner().invoke
@@ -42,3 +45,15 @@ def test_a_configuration_that_cannot_work_ends_with_2_before_spark_starts(
 
     assert done.exit_code == 2
     assert reason in done.output
+
+
+def test_what_spark_hands_over_as_a_traceback_is_said_in_a_line(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException) as raised:
+        spark.read.format("rocketmq").options(endpoints="h:1", subscrib="x").load().collect()
+    with pytest.raises(PySparkException) as other:
+        spark.sql("SELECT nothing")
+
+    error = told_by_spark(str(raised.value))
+    assert isinstance(error, InvalidOption)
+    assert str(error) == "unknown option 'subscrib'; did you mean subscribe?"
+    assert "nothing" in str(told_by_spark(str(other.value))).partition("\n")[0]
