@@ -4,6 +4,7 @@ import inspect
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -247,6 +248,37 @@ def test_a_future_that_its_caller_gave_up_is_no_news(
             producer.flush()
         assert producer.send_nowait(Message(name("t"), b"y")).result(20).queue_offset >= 0
     assert not [one for one in caplog.records if one.name == "asyncio"]
+
+
+def test_a_listener_may_close_its_consumer_while_somebody_else_does(
+    broker: TestBroker, name: Names
+) -> None:
+    begun, closing = threading.Event(), threading.Event()
+
+    def listener(_message: MessageView) -> ConsumeResult:
+        begun.set()
+        assert closing.wait(20)
+        consumer.close()
+        return ConsumeResult.SUCCESS
+
+    with sync.Producer(broker.endpoint, topics=[name("t")]) as producer:
+        producer.send(Message(name("t"), b"x"))
+    consumer = sync.PushConsumer(
+        broker.endpoint,
+        group=name("g"),
+        subscriptions={name("t"): "*"},
+        listener=listener,
+        close_timeout=3600,
+    ).start()
+    assert begun.wait(20)
+    closer = threading.Thread(target=consumer.close)
+    closer.start()
+    while consumer.is_running:
+        time.sleep(0.001)
+    closing.set()
+    closer.join(20)
+    assert not closer.is_alive()
+    assert (name("g"), name("t")) not in broker.leftovers().in_flight
 
 
 ENDING = """

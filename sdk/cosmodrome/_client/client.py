@@ -26,6 +26,7 @@ from cosmodrome._client.meters import Meters
 from cosmodrome._client.rpc import Rpc
 from cosmodrome._client.session import Command, Session
 from cosmodrome._client.tasks import Tasks, completed, end, first_success
+from cosmodrome._client.threads import IS_IN_THREAD
 from cosmodrome._core import endpoints as endpoint_text
 from cosmodrome._core.endpoints import Endpoints
 from cosmodrome._core.isolation import Isolation
@@ -166,8 +167,8 @@ class Client(ABC):
             self._state = State.CLOSED
             return
         if self._state in (State.CLOSING, State.CLOSED):
-            # A task of the client's own would wait for itself.
-            if asyncio.current_task() not in self._tasks:
+            # A task or a listener of the client's own would wait for itself.
+            if asyncio.current_task() not in self._tasks and not IS_IN_THREAD.get():
                 await self._is_over.wait()
             return
         if self._state is State.STARTING:

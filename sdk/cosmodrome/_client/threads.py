@@ -16,6 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 
 Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
+# Of calls in these threads, and of what blocking clients do for them.
+IS_IN_THREAD: contextvars.ContextVar[bool] = contextvars.ContextVar("in_thread", default=False)
 _Work = tuple["Future[Any]", Callable[[], Any]]
 
 
@@ -134,6 +136,7 @@ async def called(
         return await function(*given)
     loop = asyncio.get_running_loop()
     # With its context, so that what an interceptor put there is seen in the thread.
-    run = contextvars.copy_context().run
-    result = await loop.run_in_executor(threads, run, function, *given)
+    context = contextvars.copy_context()
+    context.run(IS_IN_THREAD.set, True)  # noqa: FBT003 - a variable's value
+    result = await loop.run_in_executor(threads, context.run, function, *given)
     return await result if inspect.isawaitable(result) else result
