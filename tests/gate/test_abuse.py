@@ -91,7 +91,11 @@ def test_rapid_reset_is_cut_off(world: World) -> None:
 HOLD_HEAD = head(HOLD)
 
 
-def test_rapid_reset_of_calls_python_has_is_cut_off(world: World) -> None:
+# So few that the slowest machine resets more; ten seconds' worth are let through at once.
+FEW = {"resets_per_s": 50}
+
+
+def test_rapid_reset_of_calls_python_has_is_cut_off() -> None:
     def attack() -> None:
         held = world.seen(HOLD)
         with opened(world, HELLO) as plain:
@@ -115,14 +119,15 @@ def test_rapid_reset_of_calls_python_has_is_cut_off(world: World) -> None:
                 world.wait_for(lambda look: look["statistics"]["calls"] == 1)
                 if is_over(plain):
                     break
-            assert batch >= 19, "two thousand are let through"
+            assert batch >= 4, "five hundred are let through"
             assert b"\0\0\0\x0b" in heard(plain)[-64:]
 
-    endures(world, attack)
-    assert world.seen("cancel_0") > 1_000
+    with World(limits=FEW) as world:
+        endures(world, attack)
+        assert world.seen("cancel_0") > 1_000
 
 
-def test_rapid_reset_of_what_is_not_grpc_is_cut_off(world: World) -> None:
+def test_rapid_reset_of_what_is_not_grpc_is_cut_off() -> None:
     encoder = hpack.Encoder()
     encoder.header_table_size = 0
     get = [(":method", "GET"), (":scheme", "http"), (":path", UNARY), (":authority", "test")]
@@ -149,7 +154,8 @@ def test_rapid_reset_of_what_is_not_grpc_is_cut_off(world: World) -> None:
                     break
             assert b"\0\0\0\x0b" in heard(plain)[-64:]
 
-    endures(world, attack)
+    with World(limits=FEW) as world:
+        endures(world, attack)
 
 
 def is_over(plain: socket.socket) -> bool:

@@ -59,7 +59,10 @@ def end(process: "subprocess.Popen[bytes]") -> int:
 
 
 def tell_to_end(process: "subprocess.Popen[bytes]") -> int:
-    """Spark's daemon forgets a signal that meets it in a callback of its fork: it is told again."""
+    """Spark's daemon forgets a signal that meets it in a callback of its fork: it is told again.
+
+    The second signal finds no handler any more, so it ends by that.
+    """
     for _ in range(ANSWER_S_MAX):
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -86,7 +89,7 @@ def test_a_launcher_that_is_told_to_end_passes_it_on(warm: WarmPython, tmp_path:
         connection, worker = worker_of(where(process))
         forked = worker.parent()
 
-        assert tell_to_end(process) == 1
+        assert tell_to_end(process) in {1, 256 - signal.SIGTERM}
         connection.close()
         psutil.wait_procs([forked, worker], timeout=ANSWER_S_MAX)
         assert not forked.is_running()
