@@ -13,11 +13,13 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use flate2::bufread::GzDecoder;
 use std::fmt;
-use std::io::Read;
+use std::io::{self, BufRead, Read};
 
 /// Bytes before each message.
 pub const HEADER_BYTES: usize = 5;
 const DECOMPRESS_STEP_BYTES: usize = 256 << 10;
+/// Of what is compressed: blocks may be empty, so that what comes out of them bounds nothing.
+const COMPRESSED_STEP_BYTES: usize = 8 << 10;
 
 /// What compressed messages of a stream are compressed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,9 +168,38 @@ impl FrameReader {
     }
 }
 
+/// Bytes of which a step gets so many and the next one more.
+struct Ration {
+    bytes: Bytes,
+    left: usize,
+}
+
+impl Read for Ration {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.fill_buf()?.read(into)?;
+        self.consume(read);
+        Ok(read)
+    }
+}
+
+impl BufRead for Ration {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.left == 0 && self.bytes.has_remaining() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let (now, _) = self.bytes.split_at(self.left.min(self.bytes.len()));
+        Ok(now)
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.bytes.advance(count.min(self.bytes.len()));
+        self.left = self.left.saturating_sub(count);
+    }
+}
+
 /// Decompresses one message step by step, so that a large one does not hold up others.
 pub struct Decompressor {
-    decoder: GzDecoder<bytes::buf::Reader<Bytes>>,
+    decoder: GzDecoder<Ration>,
     limit: usize,
     output: Vec<u8>,
 }
@@ -176,21 +207,25 @@ pub struct Decompressor {
 impl Decompressor {
     /// Begin with a compressed message.
     pub fn new(compressed: Bytes, limit: usize) -> Self {
-        Self { decoder: GzDecoder::new(compressed.reader()), limit, output: Vec::new() }
+        let ration = Ration { bytes: compressed, left: 0 };
+        Self { decoder: GzDecoder::new(ration), limit, output: Vec::new() }
     }
 
     /// One step: true when the message is complete.
     pub fn step(&mut self) -> Result<bool, FrameError> {
         let room = self.limit.saturating_add(1).saturating_sub(self.output.len());
         let step = DECOMPRESS_STEP_BYTES.min(room) as u64;
-        let read =
-            (&mut self.decoder).take(step).read_to_end(&mut self.output).map_err(|_| FrameError::Corrupt)?;
+        self.decoder.get_mut().left = COMPRESSED_STEP_BYTES;
+        let is_complete = match (&mut self.decoder).take(step).read_to_end(&mut self.output) {
+            Ok(read) => (read as u64) < step,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+            Err(_) => return Err(FrameError::Corrupt),
+        };
         if self.output.len() > self.limit {
             return Err(FrameError::TooLarge { bytes: self.output.len() as u64, limit: self.limit as u64 });
         }
-        let is_complete = (read as u64) < step;
         // What follows would be lost without a word.
-        if is_complete && self.decoder.get_ref().get_ref().has_remaining() {
+        if is_complete && self.decoder.get_ref().bytes.has_remaining() {
             return Err(FrameError::Corrupt);
         }
         Ok(is_complete)

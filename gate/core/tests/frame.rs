@@ -143,3 +143,15 @@ fn a_length_costs_nothing_until_its_bytes_come() {
     assert_eq!(reader.next_message(), Ok(None));
     assert_eq!(reader.buffered(), 1);
 }
+
+#[test]
+fn a_step_of_decompression_is_short_however_little_comes_out() {
+    let head = b"\x1f\x8b\x08\0\0\0\0\0\0\xff".to_vec();
+    let empty_blocks = b"\0\0\0\xff\xff".repeat(200_000);
+    let end = b"\x01\0\0\xff\xff\0\0\0\0\0\0\0\0".to_vec();
+    let mut decompressor = Decompressor::new([head, empty_blocks, end].concat().into(), 100);
+    let steps =
+        std::iter::from_fn(|| decompressor.step().ok()).take_while(|is_complete| !is_complete).count();
+    assert!((100..1_000).contains(&steps), "{steps} steps for a million bytes");
+    assert_eq!(decompressor.finish(), Bytes::new());
+}
