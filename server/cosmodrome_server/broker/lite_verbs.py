@@ -11,10 +11,10 @@ its clients reads it: neither a restart nor the next client lets it begin behind
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 
-import msgspec
-
+from cosmodrome_server.broker.lite_news import LiteNews
 from cosmodrome_server.broker.operation_verbs import OperationVerbs
 from cosmodrome_server.broker.receive_verbs import INFLIGHT_ATTRIBUTE
 from cosmodrome_server.core.catalogue import GroupState, TopicState
@@ -22,11 +22,13 @@ from cosmodrome_server.core.lite_subscription import (
     LiteOutcome,
     LiteRules,
     LiteSubscriptions,
+    has_something,
     lite_topic_name,
     parent_of,
     rules_of,
+    start_of,
 )
-from cosmodrome_server.core.progress import Place, Progress
+from cosmodrome_server.core.progress import Place
 from cosmodrome_server.core.receive import Demand
 from cosmodrome_server.core.records import SetOffset
 from cosmodrome_server.core.send import plan_send
@@ -38,7 +40,7 @@ from cosmodrome_server.errors import (
     StoreFull,
 )
 from cosmodrome_server.model import wire
-from cosmodrome_server.model.lite import LiteAction, LiteChange, LiteStart
+from cosmodrome_server.model.lite import LiteAction, LiteChange
 from cosmodrome_server.model.log import MessageRecord
 from cosmodrome_server.model.message import Delivery, NewMessage
 from cosmodrome_server.model.queries import ANY_QUEUE, ReceiveQuery, Waiter
@@ -56,20 +58,6 @@ _EXPIRATION_MIN_MS = 900_000
 _SERVED_PER_TURN = 64
 
 
-class _News(msgspec.Struct):
-    """What happened since those who wait at a place were last looked through.
-
-    Attributes:
-        names: Lite topics with something new.
-        clients: Who may get something, whatever it reads.
-        is_for_all: Everybody may: the group had as much in flight as it allows.
-    """
-
-    names: set[str] = msgspec.field(default_factory=set)
-    clients: set[str] = msgspec.field(default_factory=set)
-    is_for_all: bool = False
-
-
 class LiteVerbs(OperationVerbs):
     """Implements `Messaging.sync_lite_subscription`, and receiving and sending of LITE topics."""
 
@@ -80,7 +68,9 @@ class LiteVerbs(OperationVerbs):
         self._lite_swept = 0
         # Lite topic id → parent topic id, in the order they were created.
         self._parents: dict[int, int] = {}
-        self._news: dict[Place, _News] = {}
+        self._news: dict[Place, LiteNews] = {}
+        # While those who ask are served: what wildcard groups can read, by group and parent.
+        self._looked_up: dict[tuple[int, int], list[TopicState]] | None = None
         for state in self._shard.catalogue.topics.values():
             self._note_lite(state)
 
@@ -245,7 +235,7 @@ class LiteVerbs(OperationVerbs):
         progress = self._shard.consumptions.find(place)
         bounds = self._bounds(state, 0)
         first = 0 if is_known else bounds.max_offset
-        start = _start(change, progress, first, bounds.max_offset)
+        start = start_of(change, progress, first, bounds.max_offset)
         if start is not None:
             start = min(max(start, bounds.min_offset), bounds.max_offset)
             self._put(SetOffset(self._shard.lease_ms, *place, start))
@@ -273,12 +263,12 @@ class LiteVerbs(OperationVerbs):
         matcher = self._shard.matchers.of(query.filter)
         deliveries: list[Delivery] = []
         most = min(query.max_messages, self._lite_room(group, parent))
-        for state, progress in self._readable(group, parent, query.client_id):
+        for state in self._readable(group, parent, query.client_id):
             room = most - len(deliveries)
             if room <= 0:
                 break
             try:
-                if progress is None:
+                if not self._has_begun(group, state):
                     self._put(SetOffset(self._shard.lease_ms, group.group_id, state.topic_id, 0, 0))
                 consumption = self._shard.consumptions.of(group.group_id, state.topic_id)
                 assert consumption is not None, "it was begun"
@@ -324,28 +314,20 @@ class LiteVerbs(OperationVerbs):
 
     def _readable(
         self, group: GroupState, parent: TopicState, client_id: str
-    ) -> Iterator[tuple[TopicState, Progress | None]]:
+    ) -> Iterator[TopicState]:
         """The lite topics of a client that have something it may have now, in turn."""
         states = self._subscribed(group, parent, client_id)
         if not states:
             return
         self._lite_turn += 1
         turn = self._lite_turn % len(states)
-        by_pair, group_id = self._shard.consumptions.by_pair, group.group_id
         for state in (*states[turn:], *states[:turn]):
-            end = state.next_offsets[0]
-            consumption = by_pair.get((group_id, state.topic_id))
-            if consumption is None:
-                if end:
-                    yield state, None
-                continue
-            # A client may read all that there are: only what is awake is an object.
-            progress = consumption.awake.get(0)
-            if progress is None:
-                if end > consumption.cursor(0):
-                    yield state, consumption.at(0)
-            elif not progress.leases and (end > progress.cursor or progress.ready):
-                yield state, progress
+            if self._has_something(group.group_id, state):
+                yield state
+
+    def _has_something(self, group_id: int, state: TopicState) -> bool:
+        consumption = self._shard.consumptions.by_pair.get((group_id, state.topic_id))
+        return has_something(consumption, state.next_offsets[0])
 
     def _subscribed(
         self, group: GroupState, parent: TopicState, client_id: str
@@ -354,13 +336,40 @@ class LiteVerbs(OperationVerbs):
         if held is None:
             return []
         if rules_of(group.group, self._settings.lite_subscriptions_per_client).is_wildcard:
-            topics_by_id, parent_id = self._shard.catalogue.topics_by_id, parent.topic_id
-            return [topics_by_id[lite] for lite, of in self._parents.items() if of == parent_id]
+            return self._something_of_all(group, parent)
+        return list(self._lite_states(parent.topic.name, held.names))
+
+    def _lite_states(self, parent: str, names: Iterable[str]) -> Iterator[TopicState]:
+        """Those of some lite topics that are there."""
         topics = self._shard.catalogue.topics
-        names = (lite_topic_name(parent.topic.name, name) for name in held.names)
-        return [state for name in names if (state := topics.get(name)) is not None]
+        for name in names:
+            state = topics.get(lite_topic_name(parent, name))
+            if state is not None:
+                yield state
+
+    def _something_of_all(self, group: GroupState, parent: TopicState) -> list[TopicState]:
+        """Those of all lite topics that have something; who is served in a turn shares one look."""
+        pair = group.group_id, parent.topic_id
+        looked_up = {} if self._looked_up is None else self._looked_up
+        if pair not in looked_up:
+            topics_by_id = self._shard.catalogue.topics_by_id
+            all_of = (topics_by_id[lite] for lite, of in self._parents.items() if of == pair[1])
+            looked_up[pair] = [each for each in all_of if self._has_something(pair[0], each)]
+        return looked_up[pair]
+
+    @contextmanager
+    def _one_look(self) -> Iterator[None]:
+        self._looked_up = {}
+        try:
+            yield
+        finally:
+            self._looked_up = None
 
     # Waiting
+
+    def _serve_turn(self) -> None:
+        with self._one_look():
+            super()._serve_turn()
 
     def _place(self, group: GroupState, topic: TopicState, query: ReceiveQuery) -> Place:
         """Lite topics have no queues to wait at, whichever one an ordered group's client names."""
@@ -368,10 +377,10 @@ class LiteVerbs(OperationVerbs):
             return group.group_id, topic.topic_id, ANY_QUEUE
         return super()._place(group, topic, query)
 
-    def _news_at(self, place: Place) -> _News:
+    def _news_at(self, place: Place) -> LiteNews:
         news = self._news.get(place)
         if news is None:
-            news = self._news[place] = _News()
+            news = self._news[place] = LiteNews()
         return news
 
     def _collect_wakes(self) -> None:
@@ -396,6 +405,10 @@ class LiteVerbs(OperationVerbs):
     def _wake(self) -> None:
         super()._wake()
         news, self._news = self._news, {}
+        with self._one_look():
+            self._tell(news)
+
+    def _tell(self, news: dict[Place, LiteNews]) -> None:
         budget = _SERVED_PER_TURN
         for place, what in news.items():
             group = self._shard.catalogue.groups_by_id.get(place[0])
@@ -414,14 +427,17 @@ class LiteVerbs(OperationVerbs):
                 elif is_wildcard:
                     break  # Nor is there anything for the next one.
 
-    def _concerns(self, news: _News, query: ReceiveQuery, *, is_wildcard: bool) -> bool:
+    def _concerns(self, news: LiteNews, query: ReceiveQuery, *, is_wildcard: bool) -> bool:
         held = self._lite.of(query.group, query.client_id)
-        if is_wildcard:
+        if is_wildcard or held is None:
             # That one finds nothing who has yet to say that it reads means nothing to the others.
             return held is not None
         if news.is_for_all or query.client_id in news.clients:
             return True
-        return held is not None and not news.names.isdisjoint(held.names)
+        # One of a thousand readers got it: the others need not look through all that they read.
+        group_id, topics = self._shard.catalogue.groups[query.group].group_id, self._lite_states
+        common = news.names & held.names.keys()
+        return any(self._has_something(group_id, each) for each in topics(query.topic, common))
 
     # Ending
 
@@ -477,18 +493,3 @@ class LiteVerbs(OperationVerbs):
     def _has_lite(self) -> bool:
         """Whether there is a lite topic, or somebody who reads one once it is there."""
         return bool(self._parents) or self._lite.has_clients
-
-
-def _start(change: LiteChange, progress: Progress | None, first: int, end: int) -> int | None:
-    """Where reading begins, `first` for who has no place yet; None to leave it where it is."""
-    match change.start:
-        case LiteStart.MIN:
-            return 0
-        case LiteStart.MAX:
-            return end
-        case LiteStart.OFFSET:
-            return change.start_value
-        case LiteStart.TAIL if progress is not None:
-            return progress.cursor - change.start_value
-        case _:
-            return first if progress is None else None

@@ -20,9 +20,11 @@ from typing import TypeVar
 
 import msgspec
 
+from cosmodrome_server.core.consumption import Consumption
+from cosmodrome_server.core.progress import Progress
 from cosmodrome_server.errors import BadRequest, LiteSubscriptionQuotaExceeded
 from cosmodrome_server.model.group import Group
-from cosmodrome_server.model.lite import LiteAction, LiteChange
+from cosmodrome_server.model.lite import LiteAction, LiteChange, LiteStart
 from cosmodrome_server.model.topic import LITE_PREFIX
 
 SILENCE_MS = 180_000
@@ -40,6 +42,32 @@ def parent_of(name: str) -> str:
     if not name.startswith(LITE_PREFIX):
         return name
     return name[len(LITE_PREFIX) + 1 :].rpartition(_SEPARATOR)[0]
+
+
+def has_something(consumption: Consumption | None, end: int) -> bool:
+    """Whether who reads a lite topic that ends there would get something of it now."""
+    if consumption is None:
+        return end > 0
+    # A client may read all that there are: only what is awake is an object.
+    progress = consumption.awake.get(0)
+    if progress is None:
+        return end > consumption.cursor(0)
+    return not progress.leases and (end > progress.cursor or bool(progress.ready))
+
+
+def start_of(change: LiteChange, progress: Progress | None, first: int, end: int) -> int | None:
+    """Where reading begins, `first` for who has no place yet; None to leave it where it is."""
+    match change.start:
+        case LiteStart.MIN:
+            return 0
+        case LiteStart.MAX:
+            return end
+        case LiteStart.OFFSET:
+            return change.start_value
+        case LiteStart.TAIL if progress is not None:
+            return progress.cursor - change.start_value
+        case _:
+            return first if progress is None else None
 
 
 class LiteRules(msgspec.Struct, frozen=True):

@@ -372,22 +372,6 @@ def test_a_message_sent_to_a_subscriber_is_not_passed_over_by_the_next_one(wildc
     run(scenario, lite_sub_wildcard=wildcard)
 
 
-def test_a_client_that_does_not_read_yet_keeps_nobody_behind_it_waiting() -> None:
-    async def scenario(world: World, _: Events) -> None:
-        sync(world, "ann", action=LiteAction.COMPLETE_ADD)
-        given: dict[str, list[Delivery]] = {"bob": [], "ann": []}
-        for client_id, found in given.items():
-            query = ReceiveQuery("room", "chat", ANY_QUEUE, client_id, 32, 10_000)
-            world.broker.wait(Waiter(query, world.clocks.run_ms + 20_000, found.extend))
-        await world.send("chat", lite("a", b"a1"))
-        assert {name: bodies(found) for name, found in given.items()} == {
-            "bob": [],
-            "ann": [b"a1"],
-        }
-
-    run(scenario, lite_sub_wildcard="true")
-
-
 def test_a_group_deleted_while_the_disk_is_slow_ends_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
