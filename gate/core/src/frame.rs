@@ -19,7 +19,7 @@ use std::io::{self, BufRead, Read};
 pub const HEADER_BYTES: usize = 5;
 const DECOMPRESS_STEP_BYTES: usize = 256 << 10;
 /// Of what is compressed: blocks may be empty, so that what comes out of them bounds nothing.
-const COMPRESSED_STEP_BYTES: usize = 8 << 10;
+const COMPRESSED_STEP_BYTES: usize = 2 << 10;
 
 /// What compressed messages of a stream are compressed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
