@@ -145,7 +145,8 @@ def test_a_topic_or_a_queue_that_is_not_there_is_refused(
 
 def test_topics_are_listed_without_those_of_the_system(server: CosmodromeProcess) -> None:
     with WireCluster(Connection((server.endpoints,))) as cluster:
-        assert cluster.topics() == ["orders"]
+        # Other tests of this server have made topics of their own, in whatever order they run.
+        assert set(cluster.topics()) - {f"packed-{road}" for road in ROADS} == {"orders"}
         with pytest.raises(TopicNotFound):
             cluster.queues("%DLQ%nobody")
 
