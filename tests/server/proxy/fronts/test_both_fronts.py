@@ -59,9 +59,10 @@ def test_a_unix_socket_is_served_beside_the_port(kind: str, tmp_path: Path) -> N
 
     async def main() -> None:
         settings = {"server__unix_socket": str(path), "tls__mode": "off"}
+        channel: Any = grpc.aio.insecure_channel(f"unix:{path}")
         async with (
             serving(kind, tmp_path, **settings) as (front, _),
-            grpc.aio.insecure_channel(f"unix:{path}") as unix,
+            channel as unix,
             dial(front) as tcp,
         ):
             for _ in range(2):
