@@ -192,7 +192,9 @@ def test_who_keeps_segments_that_are_old_is_said_once(caplog: pytest.LogCaptureF
     world = old_world(AGED)
     for _ in range(2):
         world.log.retain(10_000, longer=[KeptLonger(1, 2, 1 << 40)])
-    said = [record.getMessage() for record in caplog.records if "kept_longer" in record.message]
+    said = [
+        record.getMessage() for record in caplog.records if "kept_longer" in record.getMessage()
+    ]
     assert said == ["segments_kept_longer first=1 topic_id=1 queue_id=0"]
 
 

@@ -122,4 +122,4 @@ def test_what_grpc_logs_of_a_client_that_left_is_no_news_and_the_rest_is(
             of_grpc.error("a line")
 
     asyncio.run(main())
-    assert [record.message for record in caplog.records] == ["broke", "a line"]
+    assert [record.getMessage() for record in caplog.records] == ["broke", "a line"]
