@@ -22,7 +22,7 @@ import msgspec
 from cosmodrome_proto import bulk_pb2 as rpc
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto.sent_pb2 import SentMessages
-from cosmodrome_server.errors import BadRequest, MessageNotFound
+from cosmodrome_server.errors import BadRequest, BrokerError, MessageNotFound
 from cosmodrome_server.model.filter import EVERYTHING
 from cosmodrome_server.model.message import MessageType, NewMessage
 from cosmodrome_server.model.queries import PullQuery
@@ -116,7 +116,10 @@ def publish_staged(
     tokens = _tokens(context, name) if is_begun else None
     batch = _Batch(name, request.batch, tokens or request.tokens)
     count = mark.count if mark is not None and is_begun else 0
-    count = _publish_part(context, call, batch, count)
+    if tokens is None and len(batch.tokens) > 1:
+        count = _begin(context, call, batch, count)
+    else:
+        count = _publish_part(context, call, batch, count)
     return rpc.PublishStagedResponse(
         status=_OK, is_done=count >= len(batch.tokens), published=count
     )
@@ -140,15 +143,25 @@ class _Batch(msgspec.Struct, frozen=True):
     tokens: Sequence[int]
 
 
+def _begin(context: Context, call: Call, batch: _Batch, count: int) -> int:
+    """Keep the tokens, then publish a part: whoever asks for the rest gets the rest of these."""
+    key = TOKENS_PREFIX + batch.name
+    context.broker.keep(key, array("q", batch.tokens).tobytes())
+    try:
+        return _publish_part(context, call, batch, count)
+    except BrokerError:
+        mark = _mark(context, MARK_PREFIX + batch.name)
+        if mark is None or mark.batch != batch.number:
+            # Nothing of it was published: nobody else would forget them.
+            context.broker.keep(key, None)
+        raise
+
+
 def _publish_part(context: Context, call: Call, batch: _Batch, count: int) -> int:
     """Send the messages of some tokens; each together with its mark."""
     size = 0
     tokens = batch.tokens
     allowed: set[str] = set()
-    key = TOKENS_PREFIX + batch.name
-    if len(tokens) > 1:
-        # Whoever asks for the rest of the batch gets the rest of these.
-        context.broker.keep(key, array("q", tokens).tobytes())
     while count < len(tokens) and size < PUBLISH_BYTES:
         content = _staged(context, batch, count)
         size += content.ByteSize()
@@ -165,7 +178,7 @@ def _publish_part(context: Context, call: Call, batch: _Batch, count: int) -> in
         mark = Mark(batch.number, count, count == len(tokens), context.clock.now_ms())
         context.broker.keep(MARK_PREFIX + batch.name, msgspec.json.encode(mark))
     if count == len(tokens):
-        context.broker.keep(key, None)
+        context.broker.keep(TOKENS_PREFIX + batch.name, None)
     return count
 
 

@@ -1,5 +1,6 @@
 """StageMessages and PublishStaged: each message comes once, however often a publish is repeated."""
 
+from array import array
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from cosmodrome_proto import bulk_pb2 as bulk
 from cosmodrome_proto import definition_pb2 as pb
 from cosmodrome_proto import service_pb2 as rpc
+from cosmodrome_server.model.topic import Topic
 from cosmodrome_server.proxy.bulk import staging
 from cosmodrome_server.proxy.security.directory import User
 from cosmodrome_server.proxy.security.policies import Action, Policy
@@ -82,6 +84,22 @@ def test_a_batch_that_is_staged_anew_goes_on_with_what_was_staged_first(
         # The next batch is its own.
         assert (await publish(world, 1, await stage(world, b"d"))).is_done
         assert await bodies(world) == [b"d"]
+        assert world.world.broker.kept(staging.TOKENS_PREFIX) == {}
+
+    run(scenario)
+
+
+def test_what_is_refused_on_the_way_leaves_the_tokens_for_who_asks_again() -> None:
+    async def scenario(world: ProxyWorld) -> None:
+        world.world.broker.create_topic(Topic("later"))
+        tokens = [await stage(world, b"a"), await stage(world, b"b", topic="later")]
+        world.world.broker.delete_topic("later")
+        assert (await publish(world, 0, *tokens)).status.code == pb.TOPIC_NOT_FOUND
+        (kept,) = world.world.broker.kept(staging.TOKENS_PREFIX).values()
+        world.world.broker.create_topic(Topic("later"))
+        assert (await publish(world, 0, 99)).is_done
+        assert array("q", kept).tolist() == tokens
+        assert await bodies(world) == [b"a"]
         assert world.world.broker.kept(staging.TOKENS_PREFIX) == {}
 
     run(scenario)
@@ -167,13 +185,15 @@ def test_an_earlier_batch_is_done_and_another_lineage_is_another_job() -> None:
     run(scenario)
 
 
-def test_what_a_topic_refuses_leaves_no_mark() -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_a_topic_refuses_leaves_no_mark_and_no_tokens(count: int) -> None:
     async def scenario(world: ProxyWorld) -> None:
-        token = await stage(world, b"a")
+        tokens = [await stage(world, b"a") for _ in range(count)]
         world.world.broker.delete_topic("normal")
-        answer = await publish(world, 0, token)
+        answer = await publish(world, 0, *tokens)
         assert answer.status.code == pb.TOPIC_NOT_FOUND
         assert world.world.broker.kept(staging.MARK_PREFIX) == {}
+        assert world.world.broker.kept(staging.TOKENS_PREFIX) == {}
 
     run(scenario)
 
