@@ -33,7 +33,8 @@ good (`store.read_around_bad_sectors`): then its sectors are damage like any oth
 import logging
 import re
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import groupby, pairwise, takewhile
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -246,17 +247,14 @@ def _make_indexes(
         return [], []
     beginning = Beginning(segments, lsn=max(0, segments[0].first_lsn - 1))
     replay = Replay(files, directory, beginning, is_strict=is_strict)
+    before = takewhile(lambda each: each[0] is not segments[-1], replay.frames())
     made: list[tuple[SegmentHeader, IndexHeader]] = []
-    entries: SegmentEntries | None = None
-    for header, found in replay.frames():
-        if found is None:
-            if entries is not None:
-                made.append((entries.segment, entries.write(files, directory)))
-            if header is segments[-1]:
-                break
-            entries = SegmentEntries(header)
-        elif entries is not None:
-            entries.add(found)
+    for header, frames in groupby(before, itemgetter(0)):
+        entries = SegmentEntries(header)
+        for _, found in frames:
+            if found is not None:
+                entries.add(found)
+        made.append((header, entries.write(files, directory)))
     return made, [damage for damage in replay.damages if damage.reason != _MISSING]
 
 

@@ -4,7 +4,7 @@ from threading import Event, Thread, current_thread
 
 import pytest
 
-from cosmodrome_server.errors import CorruptFrame, ReadFailed
+from cosmodrome_server.errors import CorruptFrame, ReadFailed, StoreFull
 from cosmodrome_server.model.log import MessageRecord, MessageState
 from cosmodrome_server.store import timer_bucket
 from cosmodrome_server.store.patience import READS_MAX
@@ -55,6 +55,21 @@ def test_a_recalled_message_is_not_loaded_even_when_it_is_copied_again() -> None
     buckets.append([(NOON_MS, 1, delayed(NOON_MS, b"1"))])
 
     assert bodies(buckets, hour_of(NOON_MS)) == [b"0", b"2"]
+
+
+def test_a_write_the_disk_refuses_is_not_taken_for_want_of_space() -> None:
+    disk = FaultyFiles()
+    buckets = buckets_on(disk)
+    copy = [(NOON_MS, 1, delayed(NOON_MS, b"1"))]
+    disk.bytes_max = 0
+    with pytest.raises(StoreFull, match="no space for copies"):
+        buckets.append(copy)
+    disk.bytes_max, disk.fail_write_after = None, 0
+    with pytest.raises(OSError, match="does not write"):
+        buckets.append(copy)
+    disk.fail_write_after = None
+    buckets.append(copy)
+    assert bodies(buckets, hour_of(NOON_MS)) == [b"1"]
 
 
 def test_a_recall_in_an_hour_without_a_bucket_makes_none() -> None:
